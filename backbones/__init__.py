@@ -1,0 +1,2 @@
+if __name__ != "xdnas.backbones":
+    raise ImportError("import xdnas.backbones, not backbones")

@@ -1,0 +1,2 @@
+if __name__ != "xdnas.search":
+    raise ImportError("import xdnas.search, not search")

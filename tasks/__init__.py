@@ -1,0 +1,2 @@
+if __name__ != "xdnas.tasks":
+    raise ImportError("import xdnas.tasks, not tasks")

@@ -1,0 +1,1 @@
+"""Neural architecture search over operations: XD-operations started at the convolutions of a backbone."""
