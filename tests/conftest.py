@@ -1,0 +1,15 @@
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with real data in official formats, named by XDNAS_DATA."""
+    folder = os.environ.get("XDNAS_DATA")
+    if not folder:
+        if os.environ.get("XDNAS_REQUIRE_DATA") == "1":
+            pytest.fail("XDNAS_REQUIRE_DATA=1, but XDNAS_DATA names no folder")
+        pytest.skip("set XDNAS_DATA to a folder with real data")
+    return Path(folder)

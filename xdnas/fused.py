@@ -1,0 +1,123 @@
+"""Products of butterfly factors, fused into few block-diagonal factors and applied as batched matrix products.
+
+A factor of radix r at stride s costs r operations per element but a pass over memory of its own. Multiplied together
+first, neighbouring factors become blocks of 8 to 128, which a matrix library applies at full speed. An axis of size n
+is seen as a grid (R1, R2, ...) of runs of digits; a block factor mixes one axis of the grid. Nothing is ever permuted
+in memory: the products read and write transposed views.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from xdnas.transforms import radices
+
+LARGEST_BLOCK = 64
+
+
+class Factor(NamedTuple):
+    """Blocks (before, behind, R, R) on one axis of the grid; `before` and `behind` number the other grid positions."""
+
+    axis: int
+    blocks: Tensor
+
+
+class Fused(NamedTuple):
+    """A fused K-matrix: its grid, and its factors, first applied first."""
+
+    grid: tuple[int, ...]
+    factors: list[Factor]
+
+    @property
+    def n(self) -> int:
+        """The size of the matrix."""
+        return prod(self.grid)
+
+
+def split_digits(n: int, largest: int = LARGEST_BLOCK) -> list[tuple[int, ...]]:
+    """The digits of n in the fewest runs whose products are at most `largest`, as even as their order allows."""
+    digits = radices(n)
+    for parts in range(1, len(digits) + 1):
+        runs = _even_split(digits, parts)
+        if max(map(prod, runs)) <= largest:
+            return runs
+    return [(digit,) for digit in digits]
+
+
+def _even_split(digits: tuple[int, ...], parts: int) -> list[tuple[int, ...]]:
+    if parts == 1:
+        return [digits]
+    target = prod(digits) ** (1 / parts)
+    ends = range(1, len(digits) - parts + 2)
+    end = min(ends, key=lambda e: max(prod(digits[:e]) / target, target / prod(digits[:e])))
+    return [digits[:end], *_even_split(digits[end:], parts - 1)]
+
+
+def fuse(factors: Sequence[Sequence[Tensor]], increasing: Sequence[bool], n: int, dense_up_to: int) -> Fused:
+    """Fuse butterflies, first applied first; factors[d] holds the blocks (n/r, r, r) of butterfly d in its order.
+
+    One dense matrix if n <= dense_up_to, whatever the depth; else about one factor per run of digits and butterfly,
+    since the last factor of a butterfly and the first of the next act on the same positions.
+    """
+    runs = [radices(n)] if n <= dense_up_to else split_digits(n)
+    grid = tuple(map(prod, runs))
+    result: list[Factor] = []
+    for blocks, up in zip(factors, increasing, strict=True):
+        by_digit = list(reversed(blocks)) if up else list(blocks)
+        axes = range(len(runs))
+        for axis in reversed(axes) if up else axes:
+            begin = sum(map(len, runs[:axis]))
+            own = by_digit[begin : begin + len(runs[axis])]
+            product = _fuse_run(own, prod(grid[:axis]), prod(grid[axis + 1 :]), up)
+            if result and result[-1].axis == axis:
+                product = product @ result.pop().blocks
+            result.append(Factor(axis, product))
+    return Fused(grid, result)
+
+
+def _fuse_run(blocks: Sequence[Tensor], before: int, behind: int, increasing: bool) -> Tensor:
+    """The product of the factors of neighbouring digits: (before, behind, R, R)."""
+    digits = [block.shape[-1] for block in blocks]
+    size = prod(digits)
+    product: Tensor | None = None
+    order = range(len(digits))
+    for i in reversed(order) if increasing else order:
+        r, above, below = digits[i], prod(digits[:i]), prod(digits[i + 1 :])
+        block = blocks[i].reshape(before, above, below, behind, r, r).permute(0, 3, 1, 2, 4, 5)
+        if product is None:
+            product = torch.eye(size, dtype=block.dtype, device=block.device).expand(before, behind, size, size)
+        rows = product.reshape(before, behind, above, r, below, size).transpose(3, 4)
+        product = (block @ rows).transpose(3, 4).reshape(before, behind, size, size)
+    assert product is not None
+    return product
+
+
+def apply(fused: Fused, x: Tensor, rows: int | None = None) -> Tensor:
+    """Apply along axis 1 of x (lead, N, trail); N <= n, the missing positions count as zeros.
+
+    Returns (lead, rows, trail): the first `rows` positions, all n by default.
+    """
+    n, grid = fused.n, fused.grid
+    rows = n if rows is None else rows
+    lead, size, trail = x.shape
+    behind = n // grid[0]
+    columns = -(-size // behind)
+    if size < columns * behind:
+        x = torch.nn.functional.pad(x, (0, 0, 0, columns * behind - size))
+    x = x.reshape(lead, columns, *grid[1:], trail)
+    for i, (axis, blocks) in enumerate(fused.factors):
+        keep = -(-rows // behind) if axis == 0 and i == len(fused.factors) - 1 else blocks.shape[2]
+        x = _mix(blocks[:, :, :keep, : x.shape[1 + axis]], x, axis)
+    return x.reshape(lead, -1, trail)[:, :rows]
+
+
+def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Multiply one axis of the grid x (lead, *grid, trail) by blocks (before, behind, R', R)."""
+    shape = x.shape
+    before, behind = prod(shape[1 : 1 + axis]), prod(shape[2 + axis : -1])
+    seen = x.reshape(shape[0], before, shape[1 + axis], behind, shape[-1]).transpose(2, 3)
+    y = torch.matmul(blocks, seen).transpose(2, 3)
+    return y.reshape(*shape[: 1 + axis], y.shape[2], *shape[2 + axis :])
