@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from xdnas.kmatrix import KMatrix, as_complex
+from xdnas.kronecker import Kronecker
+from xdnas.warmstart import Start, convolution
 from xdnas.xd import XD
 
 ARCHITECTURE = ("K", "L", "M", "b", "C")
@@ -72,7 +75,7 @@ def distance_from_start(model: nn.Module) -> dict[str, dict[str, float]]:
     b and C: the root mean square of the change per complex entry (C starts at ones, so that is relative; b at zeros).
     Shared layers are counted once, under their first name. Nothing is cached or changed, the random state included.
     """
-    starts: dict[tuple[object, ...], XD] = {}
+    starts: dict[tuple[object, ...], Start] = {}
     return {name: _distances(layer, starts) for name, layer in xd_layers(model).items()}
 
 
@@ -85,39 +88,12 @@ def _architecture_ids(model: nn.Module) -> set[int]:
     }
 
 
-def warm_start(layer: XD) -> XD:
-    """A fresh layer on the CPU with the geometry and depth of `layer` but one channel: its K, L and M are the start."""
-    with torch.random.fork_rng(devices=[]):
-        return XD(
-            1,
-            1,
-            layer.kernel_size,
-            layer.input_size,
-            stride=layer.stride,
-            padding=layer.padding,
-            dilation=layer.dilation,
-            bias=False,
-            padding_mode=layer.padding_mode,
-            depth=layer.depth,
-            arch_bias=False,
-            gates=False,
-            size=layer.n,
-            device="cpu",
-            dtype=layer.weight.dtype,
-        )
-
-
-def _geometry(layer: XD) -> tuple[object, ...]:
-    placement = (layer.kernel_size, layer.input_size, layer.stride, layer.padding, layer.dilation, layer.padding_mode)
-    return (*placement, layer.depth, layer.n, layer.weight.dtype)
-
-
-def _distances(layer: XD, starts: dict[tuple[object, ...], XD]) -> dict[str, float]:
-    key = _geometry(layer)
+def _distances(layer: XD, starts: dict[tuple[object, ...], Start]) -> dict[str, float]:
+    key = (layer.n, layer.depth, layer.K[0].factors.dtype)
     if key not in starts:
-        starts[key] = warm_start(layer)
-    start = starts[key]
-    distances = {name: _kronecker_distance(getattr(layer, name), getattr(start, name)) for name in "KLM"}
+        starts[key] = convolution(layer.n, layer.depth, dtype=layer.K[0].factors.dtype)
+    pairs = zip("KLM", (layer.K, layer.L, layer.M), starts[key], strict=True)
+    distances = {name: _kronecker_distance(now, start) for name, now, start in pairs}
     if layer.b is not None:
         distances["b"] = _rms(layer.b)
     if layer.C is not None:
@@ -131,12 +107,12 @@ def _rms(pairs: Tensor) -> float:
     return float(pairs.double().square().sum(-1).mean().sqrt())
 
 
-def _kronecker_distance(now: nn.Module, start: nn.Module) -> float:
+def _kronecker_distance(now: Kronecker, start: Kronecker) -> float:
     """||A1 x A2 x ... - B1 x B2 x ...|| / ||B1 x B2 x ...||, without the product and without cancellation.
 
     The difference telescopes into terms D_i = B1 x .. x (A_i - B_i) x .. x A_d, whose inner products factor over axes.
     """
-    grams = [_gram(a, b) for a, b in zip(now.children(), start.children(), strict=True)]
+    grams = [_gram(a, b) for a, b in zip(now, start, strict=True)]
     axes = range(len(grams))
     total = sum(
         math.prod((grams[axis][_side(axis, i)][_side(axis, j)] for axis in axes), start=complex(1)).real
@@ -151,24 +127,22 @@ def _side(axis: int, term: int) -> int:
     return 1 if axis == term else (2 if axis < term else 0)
 
 
-def _gram(now: nn.Module, start: nn.Module) -> list[list[complex]]:
+def _gram(now: KMatrix, start: KMatrix) -> list[list[complex]]:
     """Frobenius inner products among A, A - B and B, columns a few hundred at a time."""
-    n, device = int(getattr(now, "n")), next(now.parameters()).device  # noqa: B009
+    n, device = now.n, now.factors.device
     gram = torch.zeros(3, 3, dtype=torch.complex128, device=device)
     for first in range(0, n, _COLUMNS):
         count = min(_COLUMNS, n - first)
-        a, b = _columns(now, n, first, count), _columns(start, n, first, count).to(device)
+        a, b = _columns(now, first, count), _columns(start, first, count).to(device)
         sides = torch.stack([a, a - b, b]).flatten(1)
         gram += sides.conj() @ sides.T
     table: list[list[complex]] = gram.tolist()
     return table
 
 
-def _columns(matrix: nn.Module, n: int, first: int, count: int) -> Tensor:
-    """Columns first .. first + count of a K-matrix, as rows: (count, n) complex128."""
-    factors = next(matrix.parameters())
-    dtype = torch.complex128 if factors.dtype == torch.float64 else torch.complex64
-    unit = torch.zeros(count, n, dtype=dtype, device=factors.device)
-    unit[torch.arange(count), torch.arange(first, first + count)] = 1.0
+def _columns(matrix: KMatrix, first: int, count: int) -> Tensor:
+    """Columns first .. first + count - 1 of a K-matrix, as rows: (count, n) complex128."""
+    unit = torch.zeros(count, matrix.n, dtype=as_complex(matrix.factors).dtype, device=matrix.factors.device)
+    unit[:, first : first + count].fill_diagonal_(1.0)
     columns: Tensor = matrix(unit)
     return columns.to(torch.complex128)
