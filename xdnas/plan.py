@@ -1,0 +1,201 @@
+"""What a swap would do: run the sample once, look at every convolution, build what would stand in its place."""
+
+import difflib
+import inspect
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from xdnas.choose import Found, Patterns, Where, choose, find, named_exactly
+from xdnas.report import Layer, Report, SwapError, by, quoted
+from xdnas.sample import run, same_random_state, untouched
+from xdnas.xd import XD
+
+
+@dataclass
+class Prepared:
+    """Everything that a swap needs and nothing that it has done: the layers, their XD layers, the output before."""
+
+    found: list[Found]
+    layers: dict[str, Layer]
+    replacements: dict[str, XD]
+    output: object
+
+
+@dataclass
+class _Calls:
+    """How the sample called a layer: input shapes and the number of samples in all calls."""
+
+    sizes: dict[tuple[int, ...], None] = field(default_factory=dict)
+    samples: int = 0
+    unbatched: bool = False
+
+
+def plan(
+    model: nn.Module,
+    *example_inputs: Any,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    where: Where | None = None,
+    tolerance: float = 1e-4,
+    **options: Any,
+) -> Report:
+    """What `swap` with the same arguments would do. Touches nothing.
+
+    See `swap` for the arguments, the rule for names and the errors. `Layer.swapped` tells what would be swapped.
+    """
+    prepared = prepare(model, example_inputs, include, exclude, where, options)
+    return Report("planned", tuple(prepared.layers.values()), tolerance)
+
+
+def prepare(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    include: Patterns,
+    exclude: Patterns,
+    where: Where | None,
+    options: Mapping[str, Any],
+) -> Prepared:
+    """Check everything and build the XD layers, leaving the model as it is.
+
+    Raises:
+        SwapError: whatever stands in the way of the swap.
+    """
+    _check_arguments(model, inputs, options)
+    found = find(model)
+    choose(model, found, include, exclude, where)
+    calls, output = _observe(model, inputs, found)
+    for layer in found:
+        if not layer.reason:
+            layer.reason = _unfit_calls(calls[layer.name])
+            if layer.reason and named_exactly(layer, include):
+                raise SwapError(f"layer {layer.name!r} cannot be swapped: {layer.reason}")
+    if all(layer.reason for layer in found):
+        raise SwapError(_nothing_to_swap(model, found))
+    with same_random_state(model, inputs):
+        replacements = {f.name: _replacement(f, calls[f.name], options) for f in found if not f.reason}
+    layers = {f.name: _row(f, calls.get(f.name), replacements.get(f.name)) for f in found}
+    return Prepared(found, layers, replacements, output)
+
+
+def _check_arguments(model: nn.Module, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"swap takes a torch.nn.Module, got {type(model).__name__}")
+    if not inputs:
+        raise SwapError("give a sample input behind the model: XD layers need to know the sizes that they see")
+    known = [p.name for p in inspect.signature(XD.from_conv).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise SwapError(f"unknown option {name!r}{hint}; XD layers know {', '.join(known)}")
+    lazy = [name for name, module in model.named_modules() if _is_lazy(module)]
+    if lazy:
+        raise SwapError(f"layers {quoted(lazy)} are lazy; run the model once, so that they get their sizes")
+    for name, module in model.named_modules():
+        wrapper = _wrapper(module)
+        if wrapper:
+            raise SwapError(f"{repr(name) if name else 'the model'} is {wrapper}; swap first and do that afterwards")
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    own = (*module._parameters.values(), *module._buffers.values())
+    return any(torch.nn.parameter.is_lazy(tensor) for tensor in own if tensor is not None)
+
+
+def _wrapper(module: nn.Module) -> str:
+    """What has looked at the parameters or the code of a module already and would not see a swap."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return "wrapped for distributed training"
+    compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+    return "compiled" if compiled else ""
+
+
+def _observe(model: nn.Module, inputs: tuple[Any, ...], found: list[Found]) -> tuple[dict[str, _Calls], object]:
+    """One pass in evaluation mode; how every layer that may be swapped was called, and the output."""
+    calls = {layer.name: _Calls() for layer in found if not layer.reason}
+    with untouched(model, inputs), ExitStack() as hooks:
+        for layer in found:
+            if layer.name in calls:
+                hook = _recorder(calls[layer.name])
+                hooks.callback(layer.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        try:
+            return calls, run(model, inputs)
+        except Exception as error:
+            raise SwapError(f"the model does not run on the sample input: {type(error).__name__}: {error}") from error
+
+
+def _recorder(calls: _Calls) -> Any:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = args[0] if args else kwargs["input"]
+        axes = len(module.kernel_size)  # type: ignore[arg-type]
+        calls.unbatched |= x.dim() == axes + 1
+        calls.sizes[tuple(x.shape[-axes:])] = None
+        calls.samples += len(x)
+
+    return record
+
+
+def _unfit_calls(calls: _Calls) -> str:
+    if not calls.sizes:
+        return "the sample input never calls it"
+    if len(calls.sizes) > 1:
+        return f"is called at different sizes: {', '.join(by(size) for size in calls.sizes)}"
+    return "is called without a batch axis" if calls.unbatched else ""
+
+
+def _nothing_to_swap(model: nn.Module, found: list[Found]) -> str:
+    if not found:
+        kinds = sorted({type(module).__name__ for module in model.modules()})
+        return f"the model has no convolution, only {', '.join(kinds)}; supported: Conv1d, Conv2d, Conv3d"
+    reasons = "; ".join(f"{layer.name!r}: {layer.reason}" for layer in found[:12])
+    return f"no convolution is left to swap ({len(found)} found): {reasons}"
+
+
+def _replacement(layer: Found, calls: _Calls, options: Mapping[str, Any]) -> XD:
+    assert isinstance(layer.module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+    try:
+        return XD.from_conv(layer.module, next(iter(calls.sizes)), **options)
+    except (ValueError, TypeError) as error:
+        raise SwapError(f"layer {layer.name!r}: {error}") from error
+
+
+def _row(layer: Found, calls: _Calls | None, xd: XD | None) -> Layer:
+    module = layer.module
+    row = {"name": layer.name, "kind": type(module).__name__, "names": layer.names, "reason": layer.reason}
+    kernel = tuple(getattr(module, "kernel_size", ()))
+    if xd is None or calls is None:
+        return Layer(**row, swapped=False, kernel_size=kernel)  # type: ignore[arg-type]
+    frozen = not any(p.requires_grad for p in module.parameters())
+    if frozen:
+        row["reason"] = "frozen, so its architecture parameters are frozen too"
+    own = sum(p.numel() for p in xd.parameters()) - sum(p.numel() for p in module.parameters())
+    positions = calls.samples * math.prod(xd.output_size)
+    return Layer(
+        **row,  # type: ignore[arg-type]
+        swapped=True,
+        kernel_size=kernel,
+        input_size=xd.input_size,
+        output_size=xd.output_size,
+        n=xd.n,
+        added=own,
+        multiply_adds=positions * xd.weight.numel(),
+        xd_multiply_adds=_multiply_adds(xd, calls.samples),
+    )
+
+
+def _multiply_adds(xd: XD, samples: int) -> int:
+    """Real multiply-adds of M on the inputs, L on the kernels, the channel mix, K on the outputs; complex is four."""
+    frequencies = math.prod(xd.n)
+    pairs = xd.out_channels * xd.in_channels // xd.groups
+
+    def product(matrices: nn.Module, columns: int) -> int:
+        return sum(k.factors.numel() // 2 * (frequencies // k.n) * columns for k in matrices)  # type: ignore[attr-defined]
+
+    transforms = product(xd.M, samples * xd.in_channels) + product(xd.K, samples * xd.out_channels)
+    return 4 * (transforms + product(xd.L, pairs) + samples * frequencies * pairs)
