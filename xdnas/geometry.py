@@ -23,15 +23,15 @@ class Positions(NamedTuple):
 
     start: int
     step: int
-    count: int
+    number: int
 
     def indices(self, n: int, device: torch.device) -> Tensor:
-        """(count,) int64."""
-        return (self.start + self.step * torch.arange(self.count, device=device)) % n
+        """(number,) int64."""
+        return (self.start + self.step * torch.arange(self.number, device=device)) % n
 
     def take(self, x: Tensor, dim: int) -> Tensor:
         """These positions of one axis of x; a view where they do not wrap around."""
-        last = self.start + self.step * (self.count - 1)
+        last = self.start + self.step * (self.number - 1)
         if self.start >= 0 and self.step > 0 and last < x.shape[dim]:
             return x[(slice(None),) * dim + (slice(self.start, last + 1, self.step),)]
         return x.index_select(dim, self.indices(x.shape[dim], x.device))
@@ -62,7 +62,7 @@ class Geometry(NamedTuple):
     @property
     def output_size(self) -> tuple[int, ...]:
         """Output size per axis."""
-        return tuple(axis.output.count for axis in self.axes)
+        return tuple(axis.output.number for axis in self.axes)
 
     def pad(self, x: Tensor) -> Tensor:
         """Fill the border of x (B, C, *size) as far as the transform does not do it by itself."""
@@ -75,7 +75,7 @@ Size = int | Sequence[int]
 
 def per_axis(value: Size, dims: int, name: str, least: int) -> tuple[int, ...]:
     """An int or a sequence of ints as a tuple of `dims` ints, each at least `least`."""
-    values = (value,) * dims if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * dims
     if len(values) != dims or not all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values):
         raise ValueError(f"XD: {name} {value!r} must be an int or {dims} ints, each at least {least}")
     return values
@@ -123,7 +123,7 @@ def convolution_geometry(
         raise ValueError(f"XD: {padding_mode} padding {pads} is too wide for the input {tuple(input_size)}")
     sizes = _size_rules(size, len(kernel_size))
     axes = zip(input_size, kernel_size, stride, pads, dilation, sizes, strict=True)
-    return Geometry(tuple(_axis(*axis, padding_mode) for axis in axes), padding_mode)
+    return Geometry(tuple(_axis(*axis, padding_mode=padding_mode) for axis in axes), padding_mode)
 
 
 SizeRule = Callable[[int], int]
@@ -153,7 +153,7 @@ def _fixed_size(n: int) -> SizeRule:
 
 
 def _axis(
-    size: int, kernel: int, stride: int, pads: tuple[int, int], dilation: int, rule: SizeRule, padding_mode: str
+    size: int, kernel: int, stride: int, pads: tuple[int, int], dilation: int, rule: SizeRule, *, padding_mode: str
 ) -> Axis:
     before, after = pads
     count = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1

@@ -153,20 +153,25 @@ class XD(nn.Module):
             device=weight.device,
             dtype=weight.dtype,
         )
-        xd.weight = weight
-        xd.bias = conv.bias
+        xd.register_parameter("weight", cast("nn.Parameter", weight))
+        xd.register_parameter("bias", cast("nn.Parameter | None", conv.bias))
         return xd.train(conv.training)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_channels, *input_size) to (B, out_channels, *output_size), in the dtype of x."""
         self._check_input(x)
-        with torch.autocast(x.device.type, enabled=False):
-            values = as_complex(self.K[0].factors)
-            signal = self._analyse(x.to(values.real.dtype), values.dtype)
-            mixed = _mix_channels(signal, self._diagonals(values.dtype), self.groups)
-            y = self._synthesise(mixed)
-            if self.bias is not None:
-                y = y + self.bias.to(y.dtype).view(-1, *(1,) * len(self.n))
+        if _autocast(x):
+            with torch.autocast(x.device.type, enabled=False):
+                return self._operate(x)
+        return self._operate(x)
+
+    def _operate(self, x: Tensor) -> Tensor:
+        values = as_complex(self.K[0].factors)
+        signal = self._analyse(x.to(values.real.dtype), values.dtype)
+        mixed = _mix_channels(signal, self._diagonals(values.dtype), self.groups)
+        y = self._synthesise(mixed)
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype).view(-1, *(1,) * len(self.n))
         return y.to(x.dtype)
 
     def _check_input(self, x: Tensor) -> None:
@@ -176,7 +181,7 @@ class XD(nn.Module):
                 f"XD: input {tuple(x.shape)} does not fit; this layer takes (batch, {', '.join(map(str, wanted))}). "
                 "K, L and M belong to one input size: swap the layer again for another"
             )
-        if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != self.weight.dtype and not _autocast(x):
             raise TypeError(f"XD: input is {x.dtype} and the layer {self.weight.dtype}; convert one of them")
 
     def _analyse(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -200,7 +205,7 @@ class XD(nn.Module):
         lead, last = 1, len(self.n) - 1
         for i, (kmatrix, axis) in enumerate(zip(self.L, self.geometry.axes, strict=True)):
             columns = _columns(kmatrix.fused(self._dense_up_to), axis.kernel)
-            taps = taps.reshape(lead, axis.kernel.count, -1)
+            taps = taps.reshape(lead, axis.kernel.number, -1)
             if i == last and self.b is not None:
                 # b rides along as one more tap, whose weight is C
                 b = as_complex(self.b).reshape(lead, axis.n, 1)
@@ -217,7 +222,7 @@ class XD(nn.Module):
         lead = 1
         for kmatrix, axis in zip(self.K, self.geometry.axes, strict=True):
             y = _rows(kmatrix.fused(self._dense_up_to), y.reshape(lead, axis.n, -1), axis.output)
-            lead *= axis.output.count
+            lead *= axis.output.number
         real = y.real.reshape(*self.output_size, batch, outputs)
         return real.permute(-2, -1, *range(len(self.n))).contiguous()
 
@@ -262,6 +267,11 @@ class XD(nn.Module):
         )
 
 
+def _autocast(x: Tensor) -> bool:
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
 def _check_channels(in_channels: int, out_channels: int, groups: int) -> None:
     for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
         if not isinstance(value, int) or value < 1:
@@ -298,5 +308,5 @@ def _rows(fused: Fused, x: Tensor, positions: Positions) -> Tensor:
     """Some rows (lead, count, trail) of a matrix times x (lead, n, trail)."""
     if len(fused.grid) == 1:
         return torch.matmul(positions.take(fused.factors[0].blocks[0, 0], 0), x)
-    last = positions.start + positions.step * (positions.count - 1)
+    last = positions.start + positions.step * (positions.number - 1)
     return positions.take(apply(fused, x, rows=min(last + 1, fused.n)), 1)
