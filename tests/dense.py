@@ -78,4 +78,4 @@ def perturb(module: torch.nn.Module, scale: float = 0.1, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in module.parameters():
-            p += scale * torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
+            p.add_(scale * torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype))

@@ -120,10 +120,11 @@ def test_export_with_a_free_batch_size(layer: XD) -> None:
 def test_functional_transforms(layer: XD) -> None:
     x = sample(layer)
     y = layer(x)
-    parameters = dict(layer.named_parameters())
+    parameters: dict[str, Tensor] = dict(layer.named_parameters())
 
     def call(p: dict[str, Tensor], x: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, p, (x,))
+        result: Tensor = torch.func.functional_call(layer, p, (x,))
+        return result
 
     assert torch.equal(call(parameters, x), y)
     one = torch.func.vmap(lambda x: call(parameters, x[None])[0])(x)
@@ -205,6 +206,7 @@ def test_weights_start_as_those_of_the_convolution() -> None:
     layer = XD(4, 6, 3, (8, 8), groups=2)
     assert torch.equal(layer.weight, conv.weight)
     assert conv.bias is not None
+    assert layer.bias is not None
     assert torch.equal(layer.bias, conv.bias)
 
 
@@ -228,7 +230,8 @@ def test_published_parameter_counts() -> None:
 
     def count(**options: Any) -> int:
         layer = XD(2, 2, arch_bias=False, gates=False, **options)
-        return 4 * sum(k.factors.numel() // 2 for k in (*layer.K, *layer.L, *layer.M))
+        numbers: int = sum(k.factors.numel() // 2 for k in (*layer.K, *layer.L, *layer.M))
+        return 4 * numbers
 
     assert count(kernel_size=17, input_size=256, padding=8) != 0
     assert count(kernel_size=17, input_size=256, padding=8, padding_mode="circular") == 49_152
