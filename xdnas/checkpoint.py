@@ -172,6 +172,8 @@ def _check_same(header: Mapping[str, Any], here: Mapping[str, Any], path: object
         changed = [f"{name!r}: {_difference(saved[name], own[name])}" for name in own if saved[name] != own[name]]
         if changed:
             raise CheckpointError(f"{path} does not fit, {what} differ: {'; '.join(changed[:12])}")
+    if header["fingerprint"] != here["fingerprint"]:
+        raise CheckpointError(f"{path} is damaged: its fingerprint is not the one of the base that it lists")
 
 
 def _difference(saved: Any, own: Any) -> str:

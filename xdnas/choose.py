@@ -56,7 +56,7 @@ def obstacle(module: nn.Module) -> str:
         return "is an XD layer already"
     if not isinstance(module, CONVOLUTIONS):
         return f"{type(module).__name__} is not supported; supported: Conv1d, Conv2d, Conv3d"
-    for check in (_own_code, _computed_weight, _extra_state, _unfit_numbers):
+    for check in (_computed_weight, _own_code, _extra_state, _unfit_numbers):
         reason = check(module)
         if reason:
             return reason
@@ -179,6 +179,8 @@ def _check_match(model: nn.Module, found: list[Found], pattern: Pattern, argumen
         name, module = next(iter(taken.items()))
         text += f"; {name!r} is a {type(module).__name__}, supported are Conv1d, Conv2d, Conv3d"
     elif isinstance(pattern, str):
-        near = difflib.get_close_matches(pattern, [n for n, _ in model.named_modules() if n], n=3)
+        known = [name for layer in found for name in layer.names]
+        every = [name for name, _ in model.named_modules() if name]
+        near = difflib.get_close_matches(pattern, known) or difflib.get_close_matches(pattern, every)
         text += f"; near misses: {quoted(near)}" if near else ""
     raise SwapError(f"{text}. Convolutions in this model: {quoted(layer.name for layer in found)}")
