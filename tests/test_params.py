@@ -1,6 +1,7 @@
 """Architecture parameters and model weights apart, and the distance from the start."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,8 @@ def test_the_start_is_at_distance_zero(model: nn.Sequential, dtype: torch.dtype)
 
 
 def test_the_distance_is_that_of_the_dense_matrices(model: nn.Sequential) -> None:
-    start, layer = copy.deepcopy(model[3]), model[3]
+    layer: Any = model[3]
+    start = copy.deepcopy(layer)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in architecture_parameters(model):
