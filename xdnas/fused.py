@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from xdnas.product import product
 from xdnas.transforms import radices
 
 LARGEST_BLOCK = 64
@@ -98,7 +99,7 @@ def _fuse_run(blocks: Sequence[Tensor], before: int, behind: int, increasing: bo
 def apply(fused: Fused, x: Tensor, rows: int | None = None) -> Tensor:
     """Apply along axis 1 of x (lead, N, trail); N <= n, the missing positions count as zeros.
 
-    Returns (lead, rows, trail): the first `rows` positions, all n by default.
+    Returns (lead, rows, trail): the first `rows` positions, all n by default; often a view of other strides.
     """
     n, grid = fused.n, fused.grid
     rows = n if rows is None else rows
@@ -117,7 +118,9 @@ def apply(fused: Fused, x: Tensor, rows: int | None = None) -> Tensor:
 def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:
     """Multiply one axis of the grid x (lead, *grid, trail) by blocks (before, behind, R', R)."""
     shape = x.shape
-    before, behind = prod(shape[1 : 1 + axis]), prod(shape[2 + axis : -1])
-    seen = x.reshape(shape[0], before, shape[1 + axis], behind, shape[-1]).transpose(2, 3)
-    y = torch.matmul(blocks, seen).transpose(2, 3)
-    return y.reshape(*shape[: 1 + axis], y.shape[2], *shape[2 + axis :])
+    lead, before, behind, trail = shape[0], prod(shape[1 : 1 + axis]), prod(shape[2 + axis : -1]), shape[-1]
+    radix, kept = shape[1 + axis], blocks.shape[2]
+    seen = x.reshape(lead, before, radix, behind, trail).transpose(2, 3).reshape(-1, radix, trail)
+    y = product(blocks.expand(lead, -1, -1, -1, -1).reshape(-1, kept, radix), seen)
+    y = y.view(lead, before, behind, kept, trail).transpose(2, 3)
+    return y.reshape(*shape[: 1 + axis], kept, *shape[2 + axis :])

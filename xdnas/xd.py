@@ -15,6 +15,7 @@ from xdnas import warmstart
 from xdnas.fused import Fused, apply
 from xdnas.geometry import Axis, Positions, Size, convolution_geometry, per_axis
 from xdnas.kmatrix import as_complex
+from xdnas.product import product
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # one dense matrix per axis up to this size: with several axes block factors need copies that a matrix does not
@@ -212,7 +213,7 @@ class XD(nn.Module):
                 columns = torch.cat((columns.expand(lead, -1, -1), b), 2)
                 one = torch.ones((), dtype=dtype, device=taps.device) if gates is None else gates.reshape(1, 1, pairs)
                 taps = torch.cat((taps, one.expand(lead, 1, pairs)), 1)
-            taps = columns @ taps
+            taps = product(columns.expand(lead, -1, -1), taps)
             lead *= axis.n
         return taps.reshape(lead, -1, self.out_channels)
 
@@ -283,7 +284,7 @@ def _check_channels(in_channels: int, out_channels: int, groups: int) -> None:
 def _mix_channels(x: Tensor, diagonals: Tensor, groups: int) -> Tensor:
     """Sum over input channels at every frequency: (F, B, I), (F, I / G, O) to (F, B, O)."""
     if groups == 1:
-        return torch.bmm(x, diagonals)
+        return product(x, diagonals)
     frequencies, batch, _ = x.shape
     own, outputs = diagonals.shape[1:]
     x = x.view(frequencies, batch, groups, own)
@@ -307,6 +308,7 @@ def _columns(fused: Fused, positions: Positions) -> Tensor:
 def _rows(fused: Fused, x: Tensor, positions: Positions) -> Tensor:
     """Some rows (lead, count, trail) of a matrix times x (lead, n, trail)."""
     if len(fused.grid) == 1:
-        return torch.matmul(positions.take(fused.factors[0].blocks[0, 0], 0), x)
+        matrix = positions.take(fused.factors[0].blocks[0, 0], 0)
+        return product(matrix.expand(x.shape[0], -1, -1), x)
     last = positions.start + positions.step * (positions.number - 1)
     return positions.take(apply(fused, x, rows=min(last + 1, fused.n)), 1)
