@@ -45,5 +45,5 @@ def product(a: Tensor, x: Tensor) -> Tensor:
     """Batched matrix product (P, R, C), (P, C, T) to (P, R, T) of complex tensors."""
     if torch.compiler.is_compiling():
         return torch.bmm(a, x)  # a tracer takes no function with a jvp of its own, and plans its conjugates itself
-    result: Tensor = _Product.apply(a, x)
+    result: Tensor = _Product.apply(a, x)  # type: ignore[no-untyped-call]
     return result
