@@ -141,6 +141,14 @@ def test_r13_another_geometry_is_refused(path: Path, options: dict[str, Any], me
     refused(supernet(**options), path, message)
 
 
+def test_39_files_of_format_1_stay_readable() -> None:
+    """fixtures/architecture-1.safetensors is what save_architecture wrote for this network when format 1 was made."""
+    model = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1))
+    swap(model, torch.randn(1, 1, 6))
+    load_architecture(model, Path(__file__).parent / "fixtures" / "architecture-1.safetensors")
+    assert {float(p.detach().flatten()[0]) for _, p in named_architecture_parameters(model)} == {0.5, 0.25}
+
+
 def test_an_unswapped_model_is_told_to_be_swapped(path: Path) -> None:
     refused(network(), path, "no XD layer; call xdnas.swap")
 

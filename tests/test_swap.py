@@ -19,7 +19,8 @@ from torch.nn.utils import parametrizations, parametrize
 from xdnas.params import architecture_parameters, model_weights
 from xdnas.plan import plan
 from xdnas.report import SwapError
-from xdnas.swap import restore, swap
+from xdnas.restore import restore
+from xdnas.swap import swap
 from xdnas.xd import XD
 
 
@@ -547,6 +548,26 @@ def test_meta_models_are_swapped_unmeasured() -> None:
     assert (report.error, report.layers[0].error) == (None, None)
     restore(model)
     assert type(model[0]) is nn.Conv1d
+
+
+def test_autocast_around_and_inside_the_model(x: Tensor) -> None:
+    class Mixed(nn.Module):
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                y: Tensor = self.layers(x)
+            return y.float()
+
+    layers = [nn.Conv2d(3, 3, 3), nn.ReLU(), nn.Conv2d(3, 3, 3)]
+    assert len(swap(Mixed(*copy.deepcopy(layers)), x).swapped) == 2
+    with torch.autocast("cpu", torch.bfloat16):
+        report = swap(nn.Sequential(*layers), x)
+        assert torch.is_autocast_enabled("cpu")
+    assert report.error is not None
+    assert report.error < 1e-5
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from torch import nn
 from xdnas.checkpoint import CheckpointError, load_architecture, save_architecture
 from xdnas.plan import plan
 from xdnas.report import SwapError
-from xdnas.swap import restore, swap
+from xdnas.restore import restore
+from xdnas.swap import swap
 from xdnas.xd import XD
 
 

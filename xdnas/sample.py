@@ -23,7 +23,7 @@ def run(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
 
 @contextmanager
 def untouched(model: nn.Module, inputs: object = ()) -> Iterator[None]:
-    """Evaluation mode in full float32 precision; afterwards everything is as before.
+    """Evaluation mode in full float32 precision, without autocast; afterwards everything is as before.
 
     Put back are the training flag and the attributes of every module (as they were bound), the values of all buffers,
     and the random states of Python, NumPy, the CPU and the CUDA devices of model and inputs.
@@ -37,6 +37,9 @@ def untouched(model: nn.Module, inputs: object = ()) -> Iterator[None]:
         stack.enter_context(same_random_state(model, inputs))
         stack.enter_context(_full_precision())
         stack.enter_context(torch.no_grad())
+        for kind in {tensor.device.type for tensor in model.parameters()}:
+            if torch.amp.is_autocast_available(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
         for module in modules:
             module.training = False
         yield
