@@ -470,7 +470,7 @@ class Outputs(nn.Module):
         return kinds.get(self.kind, y.argmax(-1) if self.kind == "labels" else y)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "dict", "list", "class"])
+@pytest.mark.parametrize("kind", ["keyword", "tensor", "dict", "list", "class"])
 def test_outputs_of_any_structure_are_compared(kind: str) -> None:
     report = swap(Outputs(kind), torch.randn(2, 1, 8))
     assert report.error is not None

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from xdnas.geometry import Positions
 from xdnas.product import product
 from xdnas.transforms import radices
 
@@ -83,26 +84,26 @@ def _fuse_run(blocks: Sequence[Tensor], before: int, behind: int, increasing: bo
     """The product of the factors of neighbouring digits: (before, behind, R, R)."""
     digits = [block.shape[-1] for block in blocks]
     size = prod(digits)
-    product: Tensor | None = None
+    total: Tensor | None = None
     order = range(len(digits))
     for i in reversed(order) if increasing else order:
         r, above, below = digits[i], prod(digits[:i]), prod(digits[i + 1 :])
         block = blocks[i].reshape(before, above, below, behind, r, r).permute(0, 3, 1, 2, 4, 5)
-        if product is None:
-            product = torch.eye(size, dtype=block.dtype, device=block.device).expand(before, behind, size, size)
-        rows = product.reshape(before, behind, above, r, below, size).transpose(3, 4)
-        product = (block @ rows).transpose(3, 4).reshape(before, behind, size, size)
-    assert product is not None
-    return product
+        if total is None:
+            total = torch.eye(size, dtype=block.dtype, device=block.device).expand(before, behind, size, size)
+        rows = total.reshape(before, behind, above, r, below, size).transpose(3, 4)
+        total = (block @ rows).transpose(3, 4).reshape(before, behind, size, size)
+    assert total is not None
+    return total
 
 
-def apply(fused: Fused, x: Tensor, rows: int | None = None) -> Tensor:
+def apply(fused: Fused, x: Tensor, kept: int | None = None) -> Tensor:
     """Apply along axis 1 of x (lead, N, trail); N <= n, the missing positions count as zeros.
 
-    Returns (lead, rows, trail): the first `rows` positions, all n by default; often a view of other strides.
+    Returns (lead, kept, trail): the first `kept` positions, all n by default; often a view of other strides.
     """
     n, grid = fused.n, fused.grid
-    rows = n if rows is None else rows
+    kept = n if kept is None else kept
     lead, size, trail = x.shape
     behind = n // grid[0]
     columns = -(-size // behind)
@@ -110,9 +111,9 @@ def apply(fused: Fused, x: Tensor, rows: int | None = None) -> Tensor:
         x = torch.nn.functional.pad(x, (0, 0, 0, columns * behind - size))
     x = x.reshape(lead, columns, *grid[1:], trail)
     for i, (axis, blocks) in enumerate(fused.factors):
-        keep = -(-rows // behind) if axis == 0 and i == len(fused.factors) - 1 else blocks.shape[2]
-        x = _mix(blocks[:, :, :keep, : x.shape[1 + axis]], x, axis)
-    return x.reshape(lead, -1, trail)[:, :rows]
+        top = -(-kept // behind) if axis == 0 and i == len(fused.factors) - 1 else blocks.shape[2]
+        x = _mix(blocks[:, :, :top, : x.shape[1 + axis]], x, axis)
+    return x.reshape(lead, -1, trail)[:, :kept]
 
 
 def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -124,3 +125,22 @@ def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:
     y = product(blocks.expand(lead, -1, -1, -1, -1).reshape(-1, kept, radix), seen)
     y = y.view(lead, before, behind, kept, trail).transpose(2, 3)
     return y.reshape(*shape[: 1 + axis], kept, *shape[2 + axis :])
+
+
+def columns(fused: Fused, positions: Positions) -> Tensor:
+    """Columns (n, number) of a matrix: all that a short kernel meets of L."""
+    n, values = fused.n, fused.factors[0].blocks
+    if len(fused.grid) == 1:
+        return positions.take(values[0, 0], 1)
+    places = positions.indices(n, values.device)
+    units = (torch.arange(n, device=values.device)[:, None] == places).to(values.dtype)
+    return apply(fused, units[None])[0]
+
+
+def rows(fused: Fused, x: Tensor, positions: Positions) -> Tensor:
+    """Some rows (lead, number, trail) of a matrix times x (lead, n, trail)."""
+    if len(fused.grid) == 1:
+        matrix = positions.take(fused.factors[0].blocks[0, 0], 0)
+        return product(matrix.expand(x.shape[0], -1, -1), x)
+    last = positions.start + positions.step * (positions.number - 1)
+    return positions.take(apply(fused, x, min(last + 1, fused.n)), 1)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from xdnas import warmstart
-from xdnas.fused import Fused, apply
-from xdnas.geometry import Axis, Positions, Size, convolution_geometry, per_axis
+from xdnas.fused import apply, columns, rows
+from xdnas.geometry import Axis, Size, convolution_geometry, per_axis
 from xdnas.kmatrix import as_complex
 from xdnas.product import product
 
@@ -158,13 +158,13 @@ class XD(nn.Module):
         xd.register_parameter("bias", cast("nn.Parameter | None", conv.bias))
         return xd.train(conv.training)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, in_channels, *input_size) to (B, out_channels, *output_size), in the dtype of x."""
-        self._check_input(x)
-        if _autocast(x):
-            with torch.autocast(x.device.type, enabled=False):
-                return self._operate(x)
-        return self._operate(x)
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, in_channels, *input_size) to (B, out_channels, *output_size), in the dtype of the input."""
+        self._check_input(input)
+        if _autocast(input):
+            with torch.autocast(input.device.type, enabled=False):
+                return self._operate(input)
+        return self._operate(input)
 
     def _operate(self, x: Tensor) -> Tensor:
         values = as_complex(self.K[0].factors)
@@ -205,15 +205,15 @@ class XD(nn.Module):
         taps = kernel if gates is None else kernel * gates
         lead, last = 1, len(self.n) - 1
         for i, (kmatrix, axis) in enumerate(zip(self.L, self.geometry.axes, strict=True)):
-            columns = _columns(kmatrix.fused(self._dense_up_to), axis.kernel)
+            side = columns(kmatrix.fused(self._dense_up_to), axis.kernel)
             taps = taps.reshape(lead, axis.kernel.number, -1)
             if i == last and self.b is not None:
                 # b rides along as one more tap, whose weight is C
                 b = as_complex(self.b).reshape(lead, axis.n, 1)
-                columns = torch.cat((columns.expand(lead, -1, -1), b), 2)
+                side = torch.cat((side.expand(lead, -1, -1), b), 2)
                 one = torch.ones((), dtype=dtype, device=taps.device) if gates is None else gates.reshape(1, 1, pairs)
                 taps = torch.cat((taps, one.expand(lead, 1, pairs)), 1)
-            taps = product(columns.expand(lead, -1, -1), taps)
+            taps = product(side.expand(lead, -1, -1), taps)
             lead *= axis.n
         return taps.reshape(lead, -1, self.out_channels)
 
@@ -222,7 +222,7 @@ class XD(nn.Module):
         batch, outputs = y.shape[1:]
         lead = 1
         for kmatrix, axis in zip(self.K, self.geometry.axes, strict=True):
-            y = _rows(kmatrix.fused(self._dense_up_to), y.reshape(lead, axis.n, -1), axis.output)
+            y = rows(kmatrix.fused(self._dense_up_to), y.reshape(lead, axis.n, -1), axis.output)
             lead *= axis.output.number
         real = y.real.reshape(*self.output_size, batch, outputs)
         return real.permute(-2, -1, *range(len(self.n))).contiguous()
@@ -234,16 +234,16 @@ class XD(nn.Module):
     def dense(self) -> Tensor:
         """The operation without its bias as a real matrix (out, *output_size, in, *input_size)."""
         axes = list(zip(self.geometry.axes, self.K, self.L, self.M, strict=True))
-        rows = reduce(torch.kron, (a.output.take(k.dense(), 0) for a, k, _, _ in axes))
+        left = reduce(torch.kron, (a.output.take(k.dense(), 0) for a, k, _, _ in axes))
         taps = reduce(torch.kron, (a.kernel.take(l_.dense(), 1) for a, _, l_, _ in axes))
-        columns = reduce(torch.kron, (m.dense() @ self._padding_matrix(a).to(rows.dtype) for a, _, _, m in axes))
-        diagonal = self.weight.flatten(2).to(rows.dtype) @ taps.T
+        right = reduce(torch.kron, (m.dense() @ self._padding_matrix(a).to(left.dtype) for a, _, _, m in axes))
+        diagonal = self.weight.flatten(2).to(left.dtype) @ taps.T
         if self.b is not None:
             diagonal = diagonal + as_complex(self.b).flatten()
         if self.C is not None:
             diagonal = diagonal * as_complex(self.C)[..., None]
-        matrix = torch.einsum("tf,oif,fs->otis", rows, diagonal, columns).real
-        full = matrix.new_zeros(self.out_channels, rows.shape[0], self.in_channels, columns.shape[1])
+        matrix = torch.einsum("tf,oif,fs->otis", left, diagonal, right).real
+        full = matrix.new_zeros(self.out_channels, left.shape[0], self.in_channels, right.shape[1])
         outputs, inputs = self.out_channels // self.groups, self.in_channels // self.groups
         for g in range(self.groups):
             own = slice(g * outputs, (g + 1) * outputs)
@@ -293,22 +293,3 @@ def _mix_channels(x: Tensor, diagonals: Tensor, groups: int) -> Tensor:
         return (x * diagonals).reshape(frequencies, batch, outputs)
     mixed = torch.matmul(x.transpose(1, 2), diagonals.transpose(1, 2))
     return mixed.transpose(1, 2).reshape(frequencies, batch, outputs)
-
-
-def _columns(fused: Fused, positions: Positions) -> Tensor:
-    """Columns (n, count) of a matrix: all that a short kernel meets of L."""
-    n, values = fused.n, fused.factors[0].blocks
-    if len(fused.grid) == 1:
-        return positions.take(values[0, 0], 1)
-    places = positions.indices(n, values.device)
-    units = (torch.arange(n, device=values.device)[:, None] == places).to(values.dtype)
-    return apply(fused, units[None])[0]
-
-
-def _rows(fused: Fused, x: Tensor, positions: Positions) -> Tensor:
-    """Some rows (lead, count, trail) of a matrix times x (lead, n, trail)."""
-    if len(fused.grid) == 1:
-        matrix = positions.take(fused.factors[0].blocks[0, 0], 0)
-        return product(matrix.expand(x.shape[0], -1, -1), x)
-    last = positions.start + positions.step * (positions.number - 1)
-    return positions.take(apply(fused, x, rows=min(last + 1, fused.n)), 1)
