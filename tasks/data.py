@@ -1,0 +1,126 @@
+"""Where data come from: the user's folder, or a file that was generated before and kept under a content hash."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from xdnas.tasks.savepoint import write_atomic
+
+
+def data_folder(data: str | os.PathLike[str] | None, what: str, remedy: str) -> Path:
+    """The folder with the user's data: the argument, or $XDNAS_DATA.
+
+    Raises:
+        FileNotFoundError: there is none; the message says what is missing and `remedy`.
+    """
+    given = data if data is not None else os.environ.get("XDNAS_DATA")
+    if not given:
+        raise FileNotFoundError(f"{what}: no data folder; give data= (--data) or set XDNAS_DATA. {remedy}")
+    folder = Path(given)
+    if not folder.exists():
+        raise FileNotFoundError(f"{what}: {str(folder)!r} does not exist. {remedy}")
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where generated data are kept: $XDNAS_CACHE, or xdnas below the user's cache folder."""
+    own = os.environ.get("XDNAS_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xdnas"
+
+
+def cached(name: str, settings: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors made once for these settings and read from the cache after that.
+
+    The file name is a hash of the settings; a hash of the values stands inside. A file that is damaged is told and made
+    again.
+    """
+    key = json.dumps({"name": name, **settings}, sort_keys=True)
+    path = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
+    if path.is_file():
+        try:
+            return _read(path, key)
+        except (SafetensorError, ValueError) as error:
+            print(f"{path} is damaged ({error}); making it again", flush=True)
+    values = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, save(values, {"settings": key, "sha256": _hash(values)}))
+    return values
+
+
+def _read(path: Path, key: str) -> dict[str, Tensor]:
+    with safe_open(path, "pt") as file:
+        values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata() or {}
+    if metadata.get("settings") != key or metadata.get("sha256") != _hash(values):
+        raise ValueError("its values do not have the hash that it names")
+    return values
+
+
+def _hash(values: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(values):
+        digest.update(name.encode() + str(tuple(values[name].shape)).encode())
+        digest.update(values[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def progress(steps: int, what: str) -> Iterator[int]:
+    """Count to `steps` under a progress bar; quiet when the output is no terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return iter(track(range(steps), what, console=console, disable=not console.is_terminal, transient=True))
+
+
+def read_mat(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, np.ndarray]:
+    """Arrays of a MATLAB file, version 5 (by scipy) or 7.3 (by h5py, an extra), in MATLAB's order of axes.
+
+    Raises:
+        FileNotFoundError, ValueError: the file is missing, damaged, or without these fields; the message has `remedy`.
+        ModuleNotFoundError: a 7.3 file and no h5py.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist. {remedy}")
+    with path.open("rb") as file:
+        new = b"MATLAB 7.3" in file.read(128)
+    values = _read_mat73(path, fields, remedy) if new else _read_mat5(path, fields, remedy)
+    missing = [name for name in fields if name not in values]
+    if missing:
+        raise ValueError(f"{path} has no field {', '.join(missing)}; expected {', '.join(fields)}. {remedy}")
+    return values
+
+
+def _read_mat5(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, np.ndarray]:
+    import zlib
+
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        found = loadmat(path, variable_names=fields)
+    except (ValueError, TypeError, OSError, EOFError, MatReadError, KeyError, NotImplementedError, zlib.error) as error:
+        raise ValueError(f"{path} is truncated or no MATLAB file: {error}. {remedy}") from error
+    return {name: found[name] for name in fields if name in found}
+
+
+def _read_mat73(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, np.ndarray]:
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{path} is a MATLAB 7.3 file; pip install 'xdnas[hdf5]' to read it") from error
+    try:
+        with h5py.File(path, "r") as file:
+            return {name: file[name][()].T for name in fields if name in file}
+    except OSError as error:
+        raise ValueError(f"{path} is truncated or no MATLAB file: {error}. {remedy}") from error
