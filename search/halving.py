@@ -58,8 +58,5 @@ def print_line(own: Path) -> None:
     """One line about a trial that has ended."""
     trial = read_trial(own)
     settings = ", ".join(f"{name} {value}" for name, value in trial.settings.items())
-    print(
-        f"{trial.name}: {trial.status or 'failed'} after {len(trial.epochs)} epochs, validation {trial.valid:.4g}, "
-        f"{trial.seconds:.0f} s ({settings})",
-        flush=True,
-    )
+    course = f", validation {trial.valid:.4g}, {trial.seconds:.0f} s" if trial.epochs else ""
+    print(f"{trial.name}: {trial.status or 'failed'} after {len(trial.epochs)} epochs{course} ({settings})", flush=True)

@@ -37,7 +37,8 @@ def architecture_settings(recipe: Recipe, trials: int, seed: int, epochs: int, l
     """
     rng = random.Random(f"{seed} xd")
     centres = {**_CENTRES, recipe.arch_optimizer: recipe.arch_lr}
-    first = (recipe.arch_optimizer, recipe.arch_lr, recipe.arch_momentum, min(recipe.arch_warmup, epochs - 1))
+    warmup = math.floor(recipe.arch_warmup * epochs + 1e-9)
+    first = (recipe.arch_optimizer, recipe.arch_lr, recipe.arch_momentum, warmup)
     drawn = [_draw(rng, centres, epochs) for _ in range(trials - 1)]
     names = ("arch_optimizer", "arch_lr", "arch_momentum", "arch_warmup")
     return [{"lr": lr, **dict(zip(names, values, strict=True))} for values in [first, *drawn]]
@@ -57,7 +58,7 @@ def _draw(rng: random.Random, centres: dict[str, float], epochs: int) -> tuple[s
     lr = _log_uniform(rng, centres[optimizer], _ARCH_FACTOR)
     momentum = rng.choice((0.0, 0.5, 0.9))
     warmup = rng.choice((0.0, 0.1, 0.25))
-    return optimizer, lr, momentum if optimizer == "sgd" else 0.0, math.floor(warmup * epochs)
+    return optimizer, lr, momentum if optimizer == "sgd" else 0.0, math.floor(warmup * epochs + 1e-9)
 
 
 def _log_uniform(rng: random.Random, centre: float, factor: float) -> float:

@@ -32,7 +32,7 @@ from xdnas.search.tune import ray_running, run_trials
 from xdnas.tasks.task import Recipe, Task
 from xdnas.tasks.train import Epoch, evaluate
 
-RECIPE = Recipe("adam", 1e-3, arch_optimizer="sgd", arch_lr=0.3, arch_momentum=0.5, arch_warmup=9)
+RECIPE = Recipe("adam", 1e-3, arch_optimizer="sgd", arch_lr=0.3, arch_momentum=0.5, arch_warmup=0.9)
 SETTINGS = {"lr": 3e-3, "arch_optimizer": "adam", "arch_lr": 1e-2, "arch_momentum": 0.0, "arch_warmup": 0}
 
 
@@ -203,27 +203,23 @@ def test_a_search_goes_on_with_what_is_missing(found: SearchResult) -> None:
     assert (trial_folder(found.folder, "xd-0") / "result.json").stat().st_mtime_ns == kept
 
 
-def test_a_diverged_trial_is_told_and_never_chosen(ray_storage: Path, tmp_path: Path) -> None:
-    run = setup(tmp_path / "run", small_task())
-    # the architecture takes one step to infinity
-    wild = {**SETTINGS, "arch_optimizer": "sgd", "arch_lr": 1e38, "arch_warmup": 1}
-    names = add_trials(run.folder, "xd", [wild, SETTINGS])
-    run_trials(names, run, ray_storage, concurrent=2, early_stopping=True, lines=False)
-    assert [trial.status for trial in read_trials(run.folder)] == ["diverged", "finished"]
+def test_diverged_and_stopped_trials_are_told_and_never_chosen(
+    ray_storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = setup(tmp_path / "run", small_task(), epochs=6)
+    wild = {**SETTINGS, "arch_optimizer": "sgd", "arch_lr": 1e38}
+    names = add_trials(run.folder, "xd", [SETTINGS, wild, {**SETTINGS, "lr": 1e-9, "arch_lr": 1e-9}])
+    run_trials(names, run, ray_storage, concurrent=1, early_stopping=True, lines=True)
+    ended = [(trial.status, len(trial.epochs)) for trial in read_trials(run.folder)]
+    assert ended == [("finished", 6), ("diverged", 0), ("stopped", 3)]
     best = best_trial(run.folder, "xd")
     assert best is not None
-    assert best.name == "xd-1"
-    assert json.loads((trial_folder(run.folder, "xd-0") / "result.json").read_text())["valid"] is None
-
-
-def test_a_bad_trial_is_stopped_early(ray_storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = setup(tmp_path / "run", small_task(), epochs=6)
-    names = add_trials(run.folder, "xd", [SETTINGS, {**SETTINGS, "lr": 1e-9, "arch_lr": 1e-9}])
-    run_trials(names, run, ray_storage, concurrent=1, early_stopping=True, lines=True)
-    assert [(trial.status, len(trial.epochs)) for trial in read_trials(run.folder)] == [("finished", 6), ("stopped", 3)]
+    assert best.name == "xd-0"
+    assert json.loads((trial_folder(run.folder, "xd-1") / "result.json").read_text())["valid"] is None
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("xd-0: finished after 6 epochs, validation 0.")
-    assert lines[1].startswith("xd-1: stopped after 3 epochs")
+    assert lines[1].startswith("xd-1: diverged after 0 epochs (lr 0.003")
+    assert lines[2].startswith("xd-2: stopped after 3 epochs")
 
 
 def test_a_failing_trial_gives_one_clear_error(ray_storage: Path, tmp_path: Path) -> None:

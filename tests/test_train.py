@@ -32,7 +32,7 @@ def supernet(task: Task) -> nn.Module:
 def run(
     model: nn.Module, task: Task, epochs: int = 4, settings: ArchSettings | None = ADAM, **more: Any
 ) -> list[Epoch]:
-    return list(fit(model, task, task.recipe("small"), epochs=epochs, settings=settings, seed=1, **more))
+    return list(fit(model, task, task.recipe("Net"), epochs=epochs, settings=settings, seed=1, **more))
 
 
 def outcome(epochs: list[Epoch]) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def test_the_users_random_state_stays() -> None:
 def test_a_resumed_run_is_the_same_run(settings: ArchSettings | None, tmp_path: Path) -> None:
     task, whole, path = small_task(), supernet(small_task()), tmp_path / "checkpoint.pt"
     expected = run(whole, task, settings=settings)
-    started = fit(supernet(task), task, task.recipe(""), epochs=4, settings=settings, seed=1, checkpoint=path)
+    started = fit(supernet(task), task, task.recipe("Net"), epochs=4, settings=settings, seed=1, checkpoint=path)
     for _ in range(2):
         next(started)
     started.close()  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def test_only_weights_move_during_warm_up_and_never_the_frozen_architecture() ->
     for settings, last in ((ArchSettings("adam", 1e-2, warmup=2), 2), (ArchSettings("sgd", 0.0), 4), (None, 4)):
         model = supernet(task)
         start = {name: value.detach().clone() for name, value in model.named_parameters()}
-        for epoch in fit(model, task, task.recipe(""), epochs=4, settings=settings, seed=0):
+        for epoch in fit(model, task, task.recipe("Net"), epochs=4, settings=settings, seed=0):
             assert any(not torch.equal(value, start[name]) for name, value in named_model_weights(model))
             same = all(torch.equal(value, start[name]) for name, value in named_architecture_parameters(model))
             assert same == (epoch.number <= last)
@@ -145,11 +145,13 @@ def test_augmentation_is_drawn_from_the_seed() -> None:
 
 
 def test_tensorboard_scalars(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
 
     task = small_task()
     epochs = run(supernet(task), task, 2, log=tmp_path)
-    events = EventAccumulator(str(tmp_path)).Reload()  # type: ignore[no-untyped-call]
+    events = EventAccumulator(str(tmp_path)).Reload()
     assert {"loss", "validation relative L2", "distance/0/K", "distance/3/M"} <= set(events.Tags()["scalars"])
     values = [(event.step, event.value) for event in events.Scalars("validation relative L2")]
     assert values == [(epoch.number, pytest.approx(epoch.valid)) for epoch in epochs]

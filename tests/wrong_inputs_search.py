@@ -9,9 +9,9 @@ import torch
 from smalltask import net, small_task
 from torch import nn
 
+from xdnas.report import SwapError
 from xdnas.search import search, train
 from xdnas.search.runfolder import read_json
-from xdnas.swap import SwapError
 from xdnas.tasks.optimizers import ArchSettings
 from xdnas.tasks.task import Recipe
 from xdnas.tasks.train import fit
@@ -54,7 +54,7 @@ def _start(path: Path) -> object:
 
 def _fit(**changes: Any) -> Callable[[], object]:
     task = small_task()
-    return lambda: list(fit(net(), task, **{"recipe": task.recipe(""), "epochs": 1, **changes}))
+    return lambda: list(fit(net(), task, **{"recipe": task.recipe("Net"), "epochs": 1, **changes}))
 
 
 def _resume(path: Path) -> object:
@@ -103,7 +103,12 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("start truncated", _with_file(b"PK\x03\x04", _start), ValueError, r"truncated or no torch checkpoint"),
     ("start empty", _with_file(b"", _start), ValueError, r"truncated or no torch checkpoint"),
     ("start safetensors", _with_file(b"1", _start, "safetensors"), ValueError, r"truncated or no safetensors file"),
-    ("start objects", _with_file({"x": Path("a class of another library")}, _start), ValueError, r"truncated or no torch checkpoint"),
+    (
+        "start objects",
+        _with_file({"x": Path("a class of another library")}, _start),
+        ValueError,
+        r"truncated or no torch checkpoint",
+    ),
     ("start list", _with_file([1], _start), ValueError, r"holds a list, not a dictionary"),
     ("start numbers", _with_file({"epoch": 3}, _start), ValueError, r"no state_dict; not tensors: \['epoch'\]"),
     (
