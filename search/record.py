@@ -120,7 +120,7 @@ def _arrays(path: Path) -> dict[str, Array]:
     if not path.is_file():
         return {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except _TORN as error:
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 LAYERS = ("convs.0", "convs.1")
-FINAL = {"backbone": 0.04, "frozen": 0.04, "xd": 0.02, "fno": 0.01}
+FINAL: dict[str, float | None] = {"backbone": 0.04, "frozen": 0.04, "xd": 0.02, "fno": 0.01}
 
 
 def write_run(folder: Path, *, tests: dict[str, float | None] | None = None, trials: int = 2, epochs: int = 3) -> Path:
@@ -21,6 +21,12 @@ def write_run(folder: Path, *, tests: dict[str, float | None] | None = None, tri
     for method, test in tests.items():
         for number in range(trials):
             write_trial(folder, method, number, epochs, math.nan if test is None else test)
+    write_results(folder, tests, trials, epochs)
+    write_predictions(folder, [method for method, test in tests.items() if test is not None])
+    return folder
+
+
+def write_results(folder: Path, tests: dict[str, float | None] = FINAL, trials: int = 2, epochs: int = 3) -> None:
     distance = {layer: {"K": 0.1, "L": 0.2, "M": 0.3} for layer in LAYERS}
     results = {"task": "burgers", "metric": "relative L2", "backbone": "pde", "seed": 7, "epochs": epochs}
     entries = [_entry(method, test, trials) for method, test in tests.items()]
@@ -29,8 +35,6 @@ def write_run(folder: Path, *, tests: dict[str, float | None] | None = None, tri
         folder / "results.json",
         {**results, "methods": entries, "baselines": baselines, "distance": distance, "search_seconds": 65.0},
     )
-    write_predictions(folder, [method for method, test in tests.items() if test is not None])
-    return folder
 
 
 def write_trial(folder: Path, method: str, number: int, epochs: int, final: float) -> None:
