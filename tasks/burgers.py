@@ -92,7 +92,7 @@ def solve(
 
     Args:
         spectrum: initial conditions; modes beyond `size` / 3 are dropped.
-        speed: bound on |u|; gives the step, at most 2 / (speed k_max).
+        speed: bound on |u|; gives the step, at most 2.5 / (speed k_max).
         size, steps: grid points and time steps; default from `solver_size` and `speed`.
 
     Raises:
@@ -102,7 +102,7 @@ def solve(
     kept = size // 3
     wave = 2 * math.pi / length * torch.arange(size // 2 + 1, dtype=torch.float64)
     mask = (torch.arange(size // 2 + 1) <= kept).to(torch.float64)
-    steps = max(1, math.ceil(time * speed * float(wave[kept]) / 2)) if steps is None else steps
+    steps = max(1, math.ceil(time * speed * float(wave[kept]) / 2.5)) if steps is None else steps
     n = 2 * (spectrum.shape[1] - 1)
     start = torch.zeros(len(spectrum), size // 2 + 1, dtype=spectrum.dtype)
     start[:, : kept + 1] = spectrum[:, : kept + 1] * (size / n)

@@ -2,6 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+
+# the tests are many small operations, for which a second thread costs more than it gives
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

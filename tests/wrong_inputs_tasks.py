@@ -1,0 +1,113 @@
+"""What tasks and backbones refuse, and what they say."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.io import savemat
+
+from xdnas.backbones import build
+from xdnas.tasks import load
+from xdnas.tasks.images import FOLDER
+
+
+def _load(name: str, **options: Any) -> Callable[[], object]:
+    return lambda: load(name, **options)
+
+
+def _burgers_file(write: Callable[[Path], object]) -> Callable[[], object]:
+    def give() -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "burgers_data_R10.mat"
+            write(path)
+            return load("burgers", data=path)
+
+    return give
+
+
+def _truncated(path: Path) -> None:
+    savemat(path, {"a": np.zeros((20, 8192)), "u": np.zeros((20, 8192))})
+    path.write_bytes(path.read_bytes()[:100_000])
+
+
+def _mat73(path: Path) -> None:
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(512) + b"\x89HDF\r\n\x1a\n" + bytes(100))
+
+
+def _cifar(size: int, label: int = 0) -> Callable[[], object]:
+    def give() -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / FOLDER).mkdir()
+            raw = np.full(size, label, dtype=np.uint8)
+            raw.tofile(Path(folder) / FOLDER / "data_batch_1.bin")
+            return load("cifar10", data=folder)
+
+    return give
+
+
+ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
+    (
+        "task name",
+        _load("burger"),
+        ValueError,
+        r"unknown task 'burger'; did you mean 'burgers'\? known: burgers, cifar",
+    ),
+    ("task option", _load("burgers", resolutoin=3), ValueError, r"no option 'resolutoin'; did you mean 'resolution'\?"),
+    ("permuted option", _load("cifar10", permuted=True), ValueError, r"no option 'permuted'"),
+    ("resolution", _load("burgers", resolution=100), ValueError, r"resolution 100 must be a power of two from 32"),
+    ("viscosity", _load("burgers", viscosity=0), ValueError, r"viscosity 0 must be above 0"),
+    ("length", _load("burgers", length=-1.0), ValueError, r"length -1.0 must be above 0"),
+    ("train", _load("burgers", train=0), ValueError, r"train 0 must be above 0"),
+    ("too steep", _load("burgers", viscosity=1e-4), ValueError, r"viscosity 0.0001 .* solver goes up to 32768"),
+    (
+        "no file",
+        _load("burgers", data="/nowhere/b.mat"),
+        FileNotFoundError,
+        r"/nowhere/b.mat does not exist. .*published",
+    ),
+    ("truncated", _burgers_file(_truncated), ValueError, r"truncated or no MATLAB file.*published with"),
+    ("truncated 7.3", _burgers_file(_mat73), ValueError, r"truncated or no MATLAB file.*published with"),
+    ("text", _burgers_file(lambda p: p.write_text("hello")), ValueError, r"truncated or no MATLAB file"),
+    ("empty", _burgers_file(lambda p: p.write_bytes(b"")), ValueError, r"truncated or no MATLAB file"),
+    (
+        "fields",
+        _burgers_file(lambda p: savemat(p, {"a": np.zeros((2, 8192))})),
+        ValueError,
+        r"has no field u; expected a, u",
+    ),
+    (
+        "field shape",
+        _burgers_file(lambda p: savemat(p, {"a": np.zeros((2, 100)), "u": np.zeros((2, 100))})),
+        ValueError,
+        r"a \(2, 100\) and u \(2, 100\) must be \(rows, 8192\)",
+    ),
+    (
+        "few rows",
+        _burgers_file(lambda p: savemat(p, {"a": np.zeros((9, 8192)), "u": np.zeros((9, 8192))})),
+        ValueError,
+        r"more than the 9 rows",
+    ),
+    (
+        "no cifar",
+        _load("cifar10", data="/nowhere"),
+        FileNotFoundError,
+        r"'/nowhere' does not exist. Download https://www",
+    ),
+    ("short cifar", _cifar(1000), ValueError, r"has 1000 bytes, not 30730000: it is damaged. Download"),
+    ("label", _cifar(30_730_000, 11), ValueError, r"has the label 11, allowed are 0 to 9"),
+    ("other batches", _cifar(30_730_000), FileNotFoundError, r"data_batch_2.bin is missing. Download"),
+    ("images", _load("cifar10", train=50_000, valid=1), ValueError, r"train 50000 \+ valid 1 must be at most 50000"),
+    ("no images", _load("cifar10", train=0), ValueError, r"train 0 must be at least 1"),
+    (
+        "backbone",
+        lambda: build("resnet"),
+        ValueError,
+        r"unknown backbone 'resnet'; did you mean 'resnet20'.*known: lenet",
+    ),
+    ("backbone option", lambda: build("lenet", width=3), ValueError, r"'lenet' does not take these options"),
+    ("dimensions", lambda: build("pde", dimensions=4), ValueError, r"dimensions 4 must be 1, 2 or 3"),
+    ("even kernel", lambda: build("pde", kernel_size=4), ValueError, r"kernel_size 4 must be odd"),
+    ("fno dimensions", lambda: build("fno", dimensions=0), ValueError, r"FNO: dimensions 0"),
+]
