@@ -60,9 +60,7 @@ def ray_running(address: str | None, cpus: int, payload: int) -> Iterator[Path]:
     import ray
 
     own = not ray.is_initialized()
-    # socket paths below this folder may have 107 characters
-    base = tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix="xdnas-", dir=base if len(base) <= 24 else "/tmp"))
+    folder = _own_folder()
     try:
         if own and address is not None:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -193,6 +191,27 @@ def _set_environment(address: str | None) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
 
 
+def _own_folder() -> Path:
+    """A new temporary folder that is named after this process; those that killed processes left are removed."""
+    # socket paths below this folder may have 107 characters
+    base = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) <= 24 else "/tmp")
+    for left in base.glob("xdnas-*-*"):
+        process = left.name.split("-")[1]
+        if process.isdigit() and left.owner() == Path.home().owner() and not _alive(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"xdnas-{os.getpid()}-", dir=base))
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 @contextmanager
 def _import_path() -> Iterator[None]:
     """Let workers that are started now import what this process can, e.g. a module beside the user's script."""
@@ -213,7 +232,7 @@ def _token() -> Path:
 
     Ray reads it once per process, so every search of a process uses the same.
     """
-    folder = Path(tempfile.mkdtemp(prefix="xdnas-token-"))
+    folder = _own_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "token"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

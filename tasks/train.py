@@ -168,10 +168,10 @@ class _State:
             given = {key: plan[key] for key in other}
             raise ValueError(f"checkpoint {str(path)!r} is of another run: it has {other}, this run has {given}")
         load_weights(self.model, state["model"], f"checkpoint {str(path)!r}")
-        for own, saved in zip(
-            [*self.optimizers, *self.schedules], state["optimizers"] + state["schedules"], strict=True
-        ):
-            own.load_state_dict(saved)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        for schedule, position in zip(self.schedules, state["schedules"], strict=True):
+            schedule.load_state_dict(position)
         self.history = [Epoch(**epoch) for epoch in state["history"]]
 
 

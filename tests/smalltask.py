@@ -21,8 +21,8 @@ def small_task(**changes: Any) -> Task:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(50, 1, SIZE, generator=generator)
     data = TensorDataset(x, x.roll(5, -1) + 0.5 * x.roll(6, -1))
-    parts = [TensorDataset(*data[a:b]) for a, b in ((0, 30), (30, 40), (40, 50))]
-    task = Task("small", *parts, mean_relative_l2, RELATIVE_L2, recipes={"Net": RECIPE})
+    train, valid, test = (TensorDataset(*data[a:b]) for a, b in ((0, 30), (30, 40), (40, 50)))
+    task = Task("small", train, valid, test, mean_relative_l2, RELATIVE_L2, recipes={"Net": RECIPE})
     return dataclasses.replace(task, **changes)
 
 
