@@ -107,6 +107,7 @@ def distance_bars(distance: dict[str, dict[str, float]]) -> str:
             axes.barh(rows, [distance[layer].get(part, 0.0) for layer in layers], height, color=tints[part], label=part)
         axes.set_yticks(range(len(layers)), layers)
         axes.invert_yaxis()
+        axes.locator_params(axis="x", nbins=5)
         axes.set_xlabel("distance from the start")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=len(parts))
 

@@ -49,11 +49,12 @@ def _trial_table(record: Record) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="Trials", title_justify="left")
+    metric = escape(str(record.results["metric"]))
+    table = Table(title=f"Trials (validation {metric}, lower is better)", title_justify="left")
     for name, justify in (("trial", "left"), ("settings", "left"), ("epochs", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    table.add_column(f"validation {escape(str(record.results['metric']))}", justify="right")
-    table.add_column("time", justify="right")
+    for name in ("validation", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
     chosen = _chosen(record)
     for trial in record.trials:
         cells = [escape(str(cell)) for cell in _trial_cells(trial)]
@@ -66,9 +67,10 @@ def _method_table(record: Record) -> "Table":
     from rich.table import Table
 
     metric = escape(str(record.results["metric"]))
-    table = Table(title=f"Methods on {escape(str(record.results['task']))}", title_justify="left")
+    title = f"Methods on {escape(str(record.results['task']))} ({metric}, lower is better)"
+    table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for name in (f"test {metric}", "validation", "parameters", "trials", "time"):
+    for name in ("test", "validation", "parameters", "trials", "time"):
         table.add_column(name, justify="right")
     best = _best_row(record)
     for row, entry in enumerate(record.methods):

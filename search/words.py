@@ -32,8 +32,14 @@ def duration(seconds: float) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Settings of a trial in one line."""
-    return ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in values.items()) or "-"
+    """Settings of a trial in one line, those of the architecture's optimizer together: "lr 0.001; arch sgd, lr 0.1"."""
+    weights = [f"{name} {_plain(value)}" for name, value in values.items() if not name.startswith("arch_")]
+    arch = {name.removeprefix("arch_"): value for name, value in values.items() if name.startswith("arch_")}
+    if arch.get("optimizer") == "adam":
+        arch.pop("momentum", None)
+    own = [str(value) if name == "optimizer" else f"{name} {_plain(value)}" for name, value in arch.items()]
+    parts = [", ".join(weights)] if weights else []
+    return "; ".join([*parts, f"arch {', '.join(own)}"] if own else parts) or "-"
 
 
 def _plain(value: Any) -> str:

@@ -52,8 +52,8 @@ def write_predictions(folder: Path, methods: list[str]) -> None:
     place = np.linspace(0, 2 * np.pi, 32, endpoint=False, dtype=np.float32)
     truth = np.stack([np.sin(place), np.cos(place)])
     x = np.stack([np.stack([row * 1.2, place]) for row in truth])
-    shown = {method: truth + 0.01 * (i + 1) for i, method in enumerate(methods)}
-    np.savez(folder / "predictions.npz", x=x, truth=truth, **shown)
+    arrays: dict[str, Any] = {method: truth + 0.01 * (i + 1) for i, method in enumerate(methods)}
+    np.savez(folder / "predictions.npz", x=x, truth=truth, **arrays)
 
 
 def _epoch(method: str, epoch: int, final: float, epochs: int) -> dict[str, Any]:

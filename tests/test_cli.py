@@ -4,6 +4,7 @@ import argparse
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def test_help_has_examples_names_and_defaults(verb: str | None, capsys: pytest.C
     assert stopped.value.code == 0
     assert "examples:" in told
     assert f"xdnas {verb or 'search'} burgers" in told
+    if verb:
+        assert "burgers: resolution, train, valid, test, viscosity" in told
     if verb in ("search", "train"):
         assert "burgers, cifar10, cifar10-permuted" in told
         assert "lenet, resnet20, pde, fno" in told
@@ -256,12 +259,21 @@ def test_ctrl_c_tells_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "Continue" not in capsys.readouterr().err
 
 
-def test_data(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data(calls: Calls, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["data", "burgers", *TINY]) == 0
     told = capsys.readouterr().out
     assert "2 x 32" in told
     assert "relative L2" in told
     assert "resolution=32" in told
+    assert f"data: generated, kept in {tmp_path / 'cache'}" in told
+
+
+def test_data_of_official_files(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in (["--data", str(data_dir)], []):
+        assert main(["data", "cifar10", *place, "--option", "train=50", "--option", "valid=10"]) == 0
+        told = capsys.readouterr().out
+        assert "3 x 32 x 32" in told
+        assert f"data: {data_dir}" in told
 
 
 @pytest.mark.slow
@@ -298,3 +310,26 @@ def test_a_training_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Training on burgers" in (folder / "report.html").read_text()
     assert main(["train", "burgers", "--epochs", "2", "--out", str(folder), *TINY]) == 1
     assert "--resume" in capsys.readouterr().err
+
+
+def test_a_full_disk_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDNAS_CACHE", str(tmp_path / "cache"))
+    assert main(["data", "burgers", *TINY]) == 0
+    line = ["train", "burgers", "--epochs", "2", "--plain", *TINY]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # enough for the small files, not for a checkpoint
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        assert main(line) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "File too large; what is finished is kept: make room, then continue with --resume" in told
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not list(folder.glob("**/.checkpoint*"))
+    assert main([*line, "--resume"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder)

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,8 @@ def data(args: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from xdnas.tasks.data import cache_folder
+
     task = _task(args, {})
     table = Table("set", "samples", "input", "target", title=f"Data of {escape(task.name)}", title_justify="left")
     for name in ("train", "valid", "test"):
@@ -85,6 +88,10 @@ def data(args: argparse.Namespace) -> None:
         console.print(trivial)
     options = ", ".join(f"{name}={value}" for name, value in task.options.items())
     console.print(f"options: {options or 'none'}", markup=False, highlight=False)
+    generated = any(cache_folder().glob(f"{task.name}-*"))
+    folder = f"generated, kept in {cache_folder()}" if generated else os.environ.get("XDNAS_DATA")
+    where = task.options.get("data") or folder
+    console.print(f"data: {where}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _started(args: argparse.Namespace, more: tuple[str, ...]) -> tuple[Path | None, dict[str, Any]]:

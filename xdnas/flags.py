@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import inspect
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -129,10 +130,19 @@ def _add_verb(verbs: Any, name: str, told: str, epilog: str) -> argparse.Argumen
         action="append",
         default=[],
         type=_option,
-        help="an option of the task, such as resolution=1024; may be given several times",
+        help=f"an option of the task, may be given several times ({_task_options()})",
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _task_options() -> str:
+    from xdnas.tasks import TASKS
+
+    names = {task: list(inspect.signature(load).parameters) for task, load in TASKS.items()}
+    # "permuted" is bound in the name of the task, the others have flags of their own
+    shown = {task: [n for n in own if n not in ("data", "seed", "permuted")] for task, own in names.items()}
+    return "; ".join(f"{task}: {', '.join(own)}" for task, own in shown.items())
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
