@@ -1,3 +1,5 @@
+"""The package: three of its folders stand at the root, see below."""
+
 from setuptools import setup
 
 # backbones/, tasks/ and search/ are subpackages of xdnas: an install puts one name into site-packages. The links in

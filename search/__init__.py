@@ -6,9 +6,10 @@ if __name__ != "xdnas.search":
 import functools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
+from typing import Any
 
 from torch import nn
 
@@ -37,6 +38,7 @@ def search(
     resume: bool = False,
     start: str | os.PathLike[str] | None = None,
     data: str | os.PathLike[str] | None = None,
+    task_options: Mapping[str, Any] | None = None,
     progress: bool = True,
     device: str | None = None,
     address: str | None = None,
@@ -69,6 +71,7 @@ def search(
         resume: continue the search in `out`, which must have been started with the same arguments.
         start: checkpoint (.pt with a state_dict, or .safetensors) with trained weights of the backbone.
         data: file or folder of a named task's data.
+        task_options: of `xdnas.tasks.load` for a named task, e.g. {"resolution": 1024}.
         progress: a live table on a terminal, else a line for each trial that ends.
         device: "cpu" or "cuda"; None = CUDA if there is one.
         address: host:port of a Ray cluster; its nodes need xdnas and the run folder, at the same path. None = here.
@@ -94,6 +97,7 @@ def search(
         resume=resume,
         start=start,
         data=data,
+        task_options=task_options,
         device=device,
         record={"trials": trials, "early_stopping": early_stopping},
     )
@@ -129,6 +133,7 @@ def train(
     resume: bool = False,
     start: str | os.PathLike[str] | None = None,
     data: str | os.PathLike[str] | None = None,
+    task_options: Mapping[str, Any] | None = None,
     progress: bool = True,
     device: str | None = None,
 ) -> TrainResult:
@@ -136,7 +141,7 @@ def train(
 
     Args:
         settings: how the architecture is trained; None trains the plain backbone.
-        task, backbone, epochs, seed, out, resume, start, data, progress, device: as in `search`.
+        task, backbone, epochs, seed, out, resume, start, data, task_options, progress, device: as in `search`.
 
     Raises:
         FileExistsError, FileNotFoundError, ValueError: wrong arguments; nothing has been written then.
@@ -153,6 +158,7 @@ def train(
         resume=resume,
         start=start,
         data=data,
+        task_options=task_options,
         device=device,
         record={"settings": asdict(settings) if settings else None},
     )

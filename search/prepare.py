@@ -29,6 +29,7 @@ def prepare(
     resume: bool,
     start: Path_ | None,
     data: Path_ | None,
+    task_options: Mapping[str, Any] | None,
     device: str | None,
     record: Mapping[str, Any],
 ) -> tuple[Setup, Task]:
@@ -51,13 +52,14 @@ def prepare(
         raise FileNotFoundError(f"nothing to resume in {str(out)!r}: it holds no config.json")
     name = task if isinstance(task, str) else task.name
     folder = Path(str(out)).absolute() if resume else new_folder(out, name)
-    loaded, reference = _task(task, data)
+    loaded, reference = _task(task, data, task_options or {})
     network = loaded.backbone if backbone is None else backbone
     if isinstance(network, str) and not network:
         raise ValueError(f"task {name!r} has no backbone of its own; give one, e.g. backbone='resnet20' or a model")
     options = dict(loaded.options) if isinstance(reference, str) else {}
     setup = Setup(folder, reference, network, epochs, seed, _device(device), options)
-    weights = _start(setup, loaded, start)
+    # a run keeps its start, so that it can go on when the original has been moved
+    weights = _start(setup, loaded, None if start is None else folder / "start.pt" if resume else start)
     for method in methods:
         make_model(setup, loaded, method)
     config = _config(setup, loaded, start, record)
@@ -72,12 +74,13 @@ def prepare(
     return Setup(folder, reference, network, epochs, seed, setup.device, options, own), loaded
 
 
-def _task(task: str | Task, data: Path_ | None) -> tuple[Task, str | Task]:
+def _task(task: str | Task, data: Path_ | None, options: Mapping[str, Any]) -> tuple[Task, str | Task]:
     """The task, and what stands for it in a worker: its name if that is enough."""
     if isinstance(task, str):
-        return xdnas.tasks.load(task, data=None if data is None else os.fspath(data)), task
-    if data is not None:
-        raise ValueError("data= belongs to a task given by name; a Task object has its data already")
+        where: dict[str, Any] = {} if data is None else {"data": os.fspath(data)}
+        return xdnas.tasks.load(task, **{**where, **options}), task
+    if data is not None or options:
+        raise ValueError("data= and task_options= belong to a task given by name; a Task object has its data already")
     return task, task.name if is_registered(task) else task
 
 

@@ -4,6 +4,7 @@ It is the only memory of a search. Every file is replaced as a whole, so that a 
 epoch that was running.
 """
 
+import itertools
 import json
 import os
 import platform
@@ -57,7 +58,9 @@ def new_folder(out: str | os.PathLike[str] | None, task: str) -> Path:
         FileExistsError: `out` is there already.
     """
     if out is None:
-        return Path("runs", f"{task}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+        first = Path("runs", f"{task}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+        names = (first if i == 1 else first.with_name(f"{first.name}-{i}") for i in itertools.count(1))
+        return next(name for name in names if not name.exists())
     folder = Path(out).absolute()
     if folder.exists():
         raise FileExistsError(

@@ -23,7 +23,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def values(spectrum: Tensor) -> Tensor:
-    return torch.fft.irfft(spectrum)
+    result: Tensor = torch.fft.irfft(spectrum)
+    return result
 
 
 def worst(a: Tensor, b: Tensor) -> float:
@@ -39,7 +40,8 @@ def cole_hopf(u: Tensor, viscosity: float, length: float, time: float) -> Tensor
     phi = torch.fft.rfft(torch.exp(-torch.fft.irfft(integral) / (2 * viscosity))) * torch.exp(
         -viscosity * wave**2 * time
     )
-    return -2 * viscosity * torch.fft.irfft(1j * wave * phi) / torch.fft.irfft(phi)
+    solution: Tensor = -2 * viscosity * torch.fft.irfft(1j * wave * phi) / torch.fft.irfft(phi)
+    return solution
 
 
 @pytest.mark.parametrize(("viscosity", "length", "time"), [(0.1, 2 * math.pi, 1.0), (0.1, 1.0, 0.1), (0.05, 4.0, 0.7)])

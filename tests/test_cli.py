@@ -138,8 +138,8 @@ def test_search_passes_on_what_was_given(calls: Calls, capsys: pytest.CaptureFix
     flags = ["--trials", "3", "--epochs", "2", "--seed", "5", "--out", "mine", "--from", "w.pt", "--address", "a:1"]
     assert main(["search", "burgers", "--backbone", "fno", *flags, *TINY]) == 0
     (call,) = calls
-    task = call.pop("task")
-    assert (task.name, task.options["resolution"], len(task.train)) == ("burgers", 32, 20)
+    options = call.pop("task_options")
+    assert (call.pop("task"), options["resolution"], options["train"]) == ("burgers", 32, 20)
     wanted = {"backbone": "fno", "trials": 3, "epochs": 2, "seed": 5, "out": "mine"}
     assert call == {**wanted, "start": "w.pt", "address": "a:1", "resume": False}
     assert capsys.readouterr().out.splitlines()[-1] == "mine"
@@ -174,7 +174,7 @@ def test_resume_takes_the_newest_unfinished_run_of_the_task_with_its_settings(ca
     (call,) = calls
     assert call["out"] == newest
     assert (call["resume"], call["trials"], call["epochs"], call["seed"]) == (True, 4, 6, 7)
-    assert call["task"].options["resolution"] == 32
+    assert call["task_options"]["resolution"] == 32
     assert call["backbone"] == "pde"
 
 

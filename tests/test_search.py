@@ -47,6 +47,7 @@ def setup(folder: Path, task: Task, epochs: int = 3) -> Setup:
         resume=False,
         start=None,
         data=None,
+        task_options=None,
         device=None,
         record={},
     )[0]

@@ -95,7 +95,7 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("search out", _searching(out=Path.cwd()), FileExistsError, r"run folder .* exists already.*resume=True"),
     ("search resume", _searching(resume=True, out="/no/such"), FileNotFoundError, r"nothing to resume in '/no/such'"),
     ("search resume what", _searching(resume=True, out=None), ValueError, r"resume=True needs out="),
-    ("search data", _searching(data="/tmp"), ValueError, r"data= belongs to a task given by name"),
+    ("search data", _searching(data="/tmp"), ValueError, r"data= and task_options= belong to a task given by name"),
     ("search device", _searching(device="tpu"), ValueError, r"device 'tpu' must be 'cpu' or 'cuda'"),
     ("search local address", _searching(address="127.0.0.1:6379"), ValueError, r"'127.0.0.1:6379' hangs in Ray"),
     ("search address", _searching(address="cluster"), ValueError, r"'cluster' must be host:port"),

@@ -19,10 +19,9 @@ def search(args: argparse.Namespace) -> None:
     from xdnas.search import search as run
 
     folder, config = _started(args, ("trials",))
-    task = _task(args, config)
     budget = _budget(args.task)
     result = run(
-        task,
+        args.task,
         config.get("backbone", args.backbone),
         trials=config.get("trials", _or(args.trials, budget.trials)),
         epochs=config.get("epochs", _or(args.epochs, budget.epochs)),
@@ -30,6 +29,7 @@ def search(args: argparse.Namespace) -> None:
         out=folder or args.out,
         resume=args.resume,
         start=config.get("start", args.start),
+        task_options=_task_options(args, config),
         address=args.address,
     )
     _show(result.folder)
@@ -52,7 +52,7 @@ def train(args: argparse.Namespace) -> None:
     else:
         settings = None if args.plain else _arch_settings(args, task.recipe(backbone), epochs)
     result = run(
-        task,
+        args.task,
         backbone,
         epochs=epochs,
         settings=settings,
@@ -60,6 +60,7 @@ def train(args: argparse.Namespace) -> None:
         out=folder or args.out,
         resume=args.resume,
         start=config.get("start", args.start),
+        task_options=_task_options(args, config),
     )
     _show(result.folder)
     if result.diverged:
@@ -130,8 +131,12 @@ def _check_arch(args: argparse.Namespace, had: Mapping[str, Any], folder: Path) 
 def _task(args: argparse.Namespace, config: Mapping[str, Any]) -> "Task":
     import xdnas.tasks
 
-    options = config.get("task_options") or _options(args)
-    return xdnas.tasks.load(args.task, **options)
+    return xdnas.tasks.load(args.task, **_task_options(args, config))
+
+
+def _task_options(args: argparse.Namespace, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the task is loaded with: as the run that is resumed has it, or as given."""
+    return dict(config.get("task_options") or _options(args))
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
