@@ -23,7 +23,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 BUDGETS = {"burgers": Budget(4, 20), "cifar10": Budget(4, 10), "cifar10-permuted": Budget(4, 10)}
 
 
-def load(name: str, *, data: "str | os.PathLike[str] | None" = None, seed: int = 0, **options: Any) -> Task:
+def load(name: str, *, data: str | os.PathLike[str] | None = None, seed: int = 0, **options: Any) -> Task:
     """The task of this name.
 
     Args:

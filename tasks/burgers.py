@@ -1,27 +1,24 @@
-"""Burgers' equation: u_t + (u^2 / 2)_x = nu u_xx, periodic; learn the map from u(., 0) to u(., time).
-
-Initial conditions are a Gaussian random field N(0, sigma^2 (-d_xx + tau^2)^-gamma) on the unit circle (Li et al. 2021,
-appendix A.3.1: sigma 25, tau 5, gamma 2), stretched to the length of the domain.
-"""
+"""Burgers' equation as a task: learn the map from u(., 0) to u(., final_time), generated here or read from a file."""
 
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from xdnas.tasks.data import cached, progress, read_mat
+from xdnas.tasks.burgers_solver import FINEST, Problem, random_fields, solve
+from xdnas.tasks.data import cached, check_counts, check_seed, read_mat
 from xdnas.tasks.metrics import RELATIVE_L2, mean_relative_l2, relative_l2
 from xdnas.tasks.task import Recipe, Task
 
-FINEST = 8192
 FILE = "burgers_data_R10.mat"
 REMEDY = f"{FILE} is published with the Fourier neural operator (github.com/neuraloperator/neuraloperator, 'Datasets')"
+RESOLUTIONS = [2**i for i in range(5, 14)]
 # Roberts et al. 2021, appendix: Adam, halved every fifth of the epochs, for the architecture as well
 RECIPE = Recipe(
     "adam",
@@ -33,130 +30,12 @@ RECIPE = Recipe(
     swap_options={"arch_bias": False, "gates": False},
     exclude=("pointwise.*",),
 )
-_CHUNK = 256
-
-
-def random_fields(
-    indices: "range | list[int]",
-    seed: "int | tuple[int, ...]",
-    *,
-    sigma: float = 25.0,
-    tau: float = 5.0,
-    gamma: float = 2.0,
-) -> Tensor:
-    """Spectra (N, FINEST/2 + 1), complex128, of fields on FINEST points; each index has a random stream of its own.
-
-    Coefficient n of cosine and of sine is normal with standard deviation sqrt(2) sigma ((2 pi n)^2 + tau^2)^(-gamma/2);
-    the mean is 0.
-    """
-    modes = FINEST // 2
-    wave = 2 * math.pi * np.arange(1, modes + 1)
-    deviation = math.sqrt(2) * abs(sigma) * (wave**2 + tau**2) ** (-gamma / 2)
-    base = (seed,) if isinstance(seed, int) else seed
-    spectra = np.zeros((len(indices), modes + 1), dtype=np.complex128)
-    for row, index in enumerate(indices):
-        cosine, sine = np.random.default_rng([*base, index]).standard_normal((2, modes))
-        spectra[row, 1:] = deviation * (cosine - 1j * sine) * (FINEST / 2)
-    # the highest mode has no sine on the grid, and its cosine counts once
-    spectra[:, -1] = 2 * spectra[:, -1].real
-    return torch.from_numpy(spectra)
-
-
-def solver_size(viscosity: float, length: float, speed: float) -> int:
-    """Grid points that resolve the steepest front, tanh(speed x / (4 nu)), down to 1e-9 in its spectrum."""
-    needed = 10 * speed * length / (2 * math.pi * viscosity)
-    size = max(1024, 1 << math.ceil(math.log2(needed)))
-    if size > 32768:
-        raise ValueError(
-            f"burgers: viscosity {viscosity:g} on a length of {length:g} makes fronts that need {size} grid points; "
-            "the solver goes up to 32768. Use a larger viscosity or a shorter domain"
-        )
-    return size
-
-
-def solve(
-    spectrum: Tensor,
-    *,
-    viscosity: float,
-    length: float,
-    time: float,
-    speed: float,
-    size: int | None = None,
-    steps: int | None = None,
-) -> Tensor:
-    """The solution at `time` as a spectrum of the same shape (N, n/2 + 1), scaled as torch.fft.rfft of n points.
-
-    Fourier pseudo-spectral in float64: the heat part is exact (integrating factor), the nonlinear part fourth-order
-    Runge-Kutta with the 2/3 rule. At the default settings the result is within 1e-7 (relative L2) of the solution at
-    half the step and at twice the resolution.
-
-    Args:
-        spectrum: initial conditions; modes beyond `size` / 3 are dropped.
-        speed: bound on |u|; gives the step, at most 2.5 / (speed k_max).
-        size, steps: grid points and time steps; default from `solver_size` and `speed`.
-
-    Raises:
-        ValueError: the solution is not finite or not resolved.
-    """
-    size = solver_size(viscosity, length, speed) if size is None else size
-    kept = size // 3
-    wave = 2 * math.pi / length * torch.arange(size // 2 + 1, dtype=torch.float64)
-    mask = (torch.arange(size // 2 + 1) <= kept).to(torch.float64)
-    steps = max(1, math.ceil(time * speed * float(wave[kept]) / 2.5)) if steps is None else steps
-    n = 2 * (spectrum.shape[1] - 1)
-    start = torch.zeros(len(spectrum), size // 2 + 1, dtype=spectrum.dtype)
-    start[:, : kept + 1] = spectrum[:, : kept + 1] * (size / n)
-    parts = [_advance(part, wave, mask, viscosity, time / steps, steps) for part in start.split(_CHUNK)]
-    end = torch.cat(parts) if parts else start
-    _check_resolved(end, kept, viscosity)
-    result = torch.zeros_like(spectrum)
-    result[:, : kept + 1] = end[:, : kept + 1] * (n / size)
-    return result
-
-
-def _advance(v: Tensor, wave: Tensor, mask: Tensor, viscosity: float, dt: float, steps: int) -> Tensor:
-    half = torch.exp(-viscosity * wave**2 * dt / 2)
-    whole, factor = half**2, -0.5j * wave * mask
-
-    def slope(v: Tensor) -> Tensor:
-        u = torch.fft.irfft(v)
-        result: Tensor = factor * torch.fft.rfft(u * u)
-        return result
-
-    for _ in progress(steps, "solving Burgers' equation"):
-        a = slope(v)
-        b = slope(half * (v + dt / 2 * a))
-        c = slope(half * v + dt / 2 * b)
-        d = slope(whole * v + dt * half * c)
-        v = whole * v + dt / 6 * (whole * a + 2 * half * (b + c) + d)
-    return v
-
-
-def _check_resolved(v: Tensor, kept: int, viscosity: float) -> None:
-    tail = v[:, 3 * kept // 4 : kept + 1].norm() / v.norm()
-    if not bool(torch.isfinite(v.real).all()) or not float(tail) < 1e-6:
-        raise ValueError(
-            f"burgers: at viscosity {viscosity:g} the solution is not resolved (spectral tail {float(tail):.1e})"
-        )
-
-
-def generate(count: int, seed: "int | tuple[int, ...]", resolution: int, **settings: Any) -> tuple[Tensor, Tensor]:
-    """`count` pairs a = u(., 0) and u = u(., time), each (count, resolution) float32; see `load` for the settings."""
-    field = {k: settings[k] for k in ("sigma", "tau", "gamma")}
-    wave = 2 * math.pi * np.arange(1, FINEST // 2 + 1)
-    deviation = float(
-        np.sqrt(2 * settings["sigma"] ** 2 * ((wave**2 + settings["tau"] ** 2) ** -settings["gamma"]).sum())
-    )
-    pde = {k: settings[k] for k in ("viscosity", "length", "time")}
-    spectrum = random_fields(range(count), seed, **field)
-    end = solve(spectrum, speed=max(6 * deviation, 1e-3), **pde)
-    step = FINEST // resolution
-    return torch.fft.irfft(spectrum)[:, ::step].float(), torch.fft.irfft(end)[:, ::step].float()
+Pairs = dict[str, tuple[Tensor, Tensor]]
 
 
 def load(
     *,
-    data: "str | os.PathLike[str] | None" = None,
+    data: str | os.PathLike[str] | None = None,
     seed: int = 0,
     resolution: int = 256,
     train: int = 256,
@@ -164,7 +43,7 @@ def load(
     test: int = 100,
     viscosity: float = 0.1,
     length: float = 2 * math.pi,
-    time: float = 1.0,
+    final_time: float = 1.0,
     sigma: float = 25.0,
     tau: float = 5.0,
     gamma: float = 2.0,
@@ -175,32 +54,38 @@ def load(
     trivial. Generated data are solved on this machine once and cached; sample i depends on the seed and i only.
 
     Args:
-        data: the published file burgers_data_R10.mat or a folder with it; then the PDE's settings are the file's, the
-            training set its first rows, the test set its last, the validation set the rows behind the first 1000.
+        data: the published file burgers_data_R10.mat or a folder with it. The training set is its first rows, the test
+            set its last, the validation set the rows behind the first 1000; the equation is the file's.
         seed: of generated data.
         resolution: grid points, a power of two from 32 to 8192 (every 8192/resolution-th point is taken).
         train, valid, test: numbers of samples; the paper has 1000 and 100.
-        viscosity, length, time: nu, the length of the domain, and the time of the target.
-        sigma, tau, gamma: of the random field.
+        viscosity, length, final_time, sigma, tau, gamma: of generated data, see `Problem`.
 
     Raises:
-        ValueError: for settings out of range, or a file without the fields `a` and `u` (rows, 8192).
+        ValueError: for settings out of range, settings of generated data beside a file, or a file without the fields
+            `a` and `u` (rows, 8192).
         FileNotFoundError: the file is not there.
     """
-    if resolution not in [2**i for i in range(5, 14)]:
-        raise ValueError(f"burgers: resolution {resolution} must be a power of two from 32 to {FINEST}")
+    if resolution not in RESOLUTIONS or not isinstance(resolution, int):
+        raise ValueError(f"burgers: resolution {resolution!r} must be a power of two from 32 to {FINEST}")
     counts = {"train": train, "valid": valid, "test": test}
-    for name, number in {**counts, "viscosity": viscosity, "length": length, "time": time, "sigma": sigma}.items():
-        if not number > 0:
-            raise ValueError(f"burgers: {name} {number} must be above 0")
-    settings = {"viscosity": viscosity, "length": length, "time": time, "sigma": sigma, "tau": tau, "gamma": gamma}
-    options: dict[str, Any] = {"seed": seed, "resolution": resolution, **counts, **settings}
+    check_counts("burgers", counts)
+    check_seed("burgers", seed)
+    problem = Problem(viscosity, length, final_time, sigma, tau, gamma)
+    options: dict[str, Any] = {"seed": seed, "resolution": resolution, **counts}
     if data is None:
-        pairs = _generated(counts, seed, resolution, settings)
+        options.update(asdict(problem))
+        pairs = _generated(counts, seed, resolution, problem)
     else:
-        options["data"] = os.fspath(data)
+        # workers of a search may run in another folder
+        options["data"] = str(Path(data).absolute())
+        _refuse_settings(problem, data)
         pairs = _published(Path(data), counts, resolution)
-    sets = {name: _dataset(*pair) for name, pair in pairs.items()}
+    return _task(pairs, options)
+
+
+def _task(pairs: Pairs, options: Mapping[str, Any]) -> Task:
+    sets = {name: _dataset(*pair, name) for name, pair in pairs.items()}
     return Task(
         "burgers",
         sets["train"],
@@ -216,16 +101,24 @@ def load(
     )
 
 
-Pairs = dict[str, tuple[Tensor, Tensor]]
+def generate(
+    count: int, seed: int | tuple[int, ...], resolution: int, problem: Problem, what: str = "samples"
+) -> tuple[Tensor, Tensor]:
+    """`count` pairs u(., 0) and u(., final_time), each (count, resolution) float32."""
+    start = random_fields(range(count), seed, problem)
+    end = solve(start, problem, what=what)
+    step = FINEST // resolution
+    a, u = (torch.fft.irfft(spectrum)[:, ::step].float() for spectrum in (start, end))
+    return a, u
 
 
-def _generated(counts: Mapping[str, int], seed: int, resolution: int, settings: Mapping[str, float]) -> Pairs:
+def _generated(counts: Mapping[str, int], seed: int, resolution: int, problem: Problem) -> Pairs:
     pairs = {}
     for split, (name, count) in enumerate(counts.items()):
-        key = {"version": 1, "split": name, "count": count, "seed": seed, "resolution": resolution, **settings}
+        key = {"version": 1, "split": name, "count": count, "seed": seed, "resolution": resolution, **asdict(problem)}
 
-        def make(split: int = split, count: int = count) -> dict[str, Tensor]:
-            a, u = generate(count, (seed, split), resolution, **settings)
+        def make(split: int = split, name: str = name, count: int = count) -> dict[str, Tensor]:
+            a, u = generate(count, (seed, split), resolution, problem, name)
             return {"a": a, "u": u}
 
         values = cached("burgers", key, make)
@@ -233,31 +126,53 @@ def _generated(counts: Mapping[str, int], seed: int, resolution: int, settings: 
     return pairs
 
 
+def _refuse_settings(problem: Problem, data: str | os.PathLike[str]) -> None:
+    usual = asdict(Problem())
+    given = {name: value for name, value in asdict(problem).items() if value != usual[name]}
+    if given:
+        text = ", ".join(f"{name}={value:g}" for name, value in given.items())
+        raise ValueError(f"burgers: {text} is for generated data; the solutions in {os.fspath(data)} have their own")
+
+
 def _published(path: Path, counts: Mapping[str, int], resolution: int) -> Pairs:
     path = path / FILE if path.is_dir() else path
     fields = read_mat(path, ("a", "u"), REMEDY)
-    a, u = (torch.from_numpy(fields[name].astype(np.float32)) for name in ("a", "u"))
-    if a.shape != u.shape or a.dim() != 2 or a.shape[1] != FINEST:
-        raise ValueError(f"{path}: fields a {tuple(a.shape)} and u {tuple(u.shape)} must be (rows, {FINEST}). {REMEDY}")
+    a, u = fields["a"], fields["u"]
+    if a.shape != u.shape or a.ndim != 2 or a.shape[1] != FINEST:
+        raise ValueError(f"{path}: fields a {a.shape} and u {u.shape} must be (rows, {FINEST}). {REMEDY}")
     first = max(1000, counts["train"])
     if first + counts["valid"] + counts["test"] > len(a):
-        raise ValueError(f"burgers: {dict(counts)} samples are more than the {len(a)} rows of {path} give")
+        raise ValueError(
+            f"burgers: {path} has {len(a)} rows; train {counts['train']}, valid {counts['valid']} (behind row {first}) "
+            f"and test {counts['test']} do not fit. Ask for fewer"
+        )
     step = FINEST // resolution
-    a, u = a[:, ::step], u[:, ::step]
     rows = {
         "train": slice(counts["train"]),
         "valid": slice(first, first + counts["valid"]),
         "test": slice(len(a) - counts["test"], None),
     }
-    return {name: (a[own].clone(), u[own].clone()) for name, own in rows.items()}
+    return {name: (_float32(a[own, ::step]), _float32(u[own, ::step])) for name, own in rows.items()}
 
 
-def _dataset(a: Tensor, u: Tensor) -> TensorDataset:
+def _float32(values: Any) -> Tensor:
+    return torch.from_numpy(values.astype("float32", order="C"))
+
+
+def _dataset(a: Tensor, u: Tensor, name: str) -> TensorDataset:
+    if not bool(torch.isfinite(a).all() and torch.isfinite(u).all()):
+        raise ValueError(f"burgers: values of the {name} set are not finite")
+    if bool((u.norm(dim=1) == 0).any()):
+        raise ValueError(
+            f"burgers: solutions of the {name} set are 0 in float32, so a relative error means nothing. "
+            "Use a smaller viscosity, an earlier final_time or a longer domain"
+        )
     grid = torch.linspace(0, 2 * math.pi, a.shape[1]).expand_as(a)
     return TensorDataset(torch.stack((a, grid), 1), u[:, None])
 
 
 def _baselines(train: TensorDataset, test: TensorDataset) -> dict[str, float]:
+    """Test error of the input itself, of the mean target, and of the best factor per frequency (least squares)."""
     (x, y), (test_x, test_y) = train.tensors, test.tensors
     before, after = torch.fft.rfft(x[:, :1].double()), torch.fft.rfft(y.double())
     power = before.abs().square().sum(0)

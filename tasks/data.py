@@ -38,6 +38,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xdnas"
 
 
+def check_counts(what: str, counts: Mapping[str, Any]) -> None:
+    """Refuse numbers of samples that are not whole or not above 0."""
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{what}: {name} {value!r} must be a whole number above 0")
+
+
+def check_seed(what: str, seed: Any) -> None:
+    """Refuse a seed that torch or numpy would not take."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"{what}: seed {seed!r} must be a whole number from 0 to 2^63 - 1")
+
+
 def cached(name: str, settings: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """Tensors made once for these settings and read from the cache after that.
 
@@ -98,6 +111,9 @@ def read_mat(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, np.n
     missing = [name for name in fields if name not in values]
     if missing:
         raise ValueError(f"{path} has no field {', '.join(missing)}; expected {', '.join(fields)}. {remedy}")
+    for name, value in values.items():
+        if value.dtype.kind not in "fiu":
+            raise ValueError(f"{path}: field {name} holds {value.dtype}, expected real numbers. {remedy}")
     return values
 
 
@@ -121,6 +137,6 @@ def _read_mat73(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, n
         raise ModuleNotFoundError(f"{path} is a MATLAB 7.3 file; pip install 'xdnas[hdf5]' to read it") from error
     try:
         with h5py.File(path, "r") as file:
-            return {name: file[name][()].T for name in fields if name in file}
-    except OSError as error:
+            return {name: np.asarray(file[name]).T for name in fields if isinstance(file.get(name), h5py.Dataset)}
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is truncated or no MATLAB file: {error}. {remedy}") from error

@@ -1,6 +1,5 @@
 import math
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -10,10 +9,10 @@ from scipy.io import savemat
 from torch import Tensor
 
 from xdnas.tasks import load
-from xdnas.tasks.burgers import FINEST, random_fields, solve
+from xdnas.tasks.burgers_solver import FINEST, Problem, grid_points, random_fields, solve, time_steps
 from xdnas.tasks.metrics import relative_l2
 
-DEFAULT: dict[str, Any] = {"viscosity": 0.1, "length": 2 * math.pi, "time": 1.0, "speed": 3.5}
+DEFAULT = Problem()
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +30,10 @@ def worst(a: Tensor, b: Tensor) -> float:
     return float(relative_l2(values(a), values(b)).max())
 
 
-def cole_hopf(u: Tensor, viscosity: float, length: float, time: float) -> Tensor:
+def cole_hopf(u: Tensor, problem: Problem) -> Tensor:
     """The exact solution: u = -2 nu phi_x / phi, where phi obeys the heat equation."""
-    n = u.shape[1]
-    wave = 2 * math.pi / length * torch.arange(n // 2 + 1, dtype=torch.float64)
+    n, viscosity, time = u.shape[1], problem.viscosity, problem.final_time
+    wave = 2 * math.pi / problem.length * torch.arange(n // 2 + 1, dtype=torch.float64)
     spectrum = torch.fft.rfft(u)
     integral = torch.where(wave > 0, spectrum / (1j * wave).where(wave > 0, torch.ones(())), 0)
     phi = torch.fft.rfft(torch.exp(-torch.fft.irfft(integral) / (2 * viscosity))) * torch.exp(
@@ -44,47 +43,66 @@ def cole_hopf(u: Tensor, viscosity: float, length: float, time: float) -> Tensor
     return solution
 
 
-@pytest.mark.parametrize(("viscosity", "length", "time"), [(0.1, 2 * math.pi, 1.0), (0.1, 1.0, 0.1), (0.05, 4.0, 0.7)])
-def test_the_solution_is_that_of_the_cole_hopf_transform(viscosity: float, length: float, time: float) -> None:
-    start = random_fields(range(2), seed=3)
-    end = solve(start, viscosity=viscosity, length=length, time=time, speed=3.5)
-    exact = cole_hopf(values(start), viscosity, length, time)
-    assert float(relative_l2(values(end), exact).max()) < 1e-7
+@pytest.mark.parametrize(
+    "problem", [DEFAULT, Problem(0.1, 1.0, 0.1), Problem(0.05, 4.0, 0.7), Problem(0.1, gamma=2.5, tau=7, sigma=49)]
+)
+def test_the_solution_is_that_of_the_cole_hopf_transform(problem: Problem) -> None:
+    start = random_fields(range(2), 3, problem)
+    exact = cole_hopf(values(start), problem)
+    assert float(relative_l2(values(solve(start, problem)), exact).max()) < 1e-7
 
 
-def test_converged_in_step_and_resolution() -> None:
-    start = random_fields(range(2), seed=1)
-    end = solve(start, **DEFAULT)
-    fine = solve(start, size=2048, **DEFAULT)
-    finer_steps = solve(start, steps=2 * math.ceil(3.5 * (1024 // 3) / 2.5), **DEFAULT)
-    assert worst(end, fine) < 1e-7
-    assert worst(end, finer_steps) < 1e-7
+@pytest.mark.parametrize("problem", [DEFAULT, Problem(viscosity=0.02, final_time=0.5)])
+def test_converged_in_step_and_resolution(problem: Problem) -> None:
+    start = random_fields(range(2), 1, problem)
+    end, size = solve(start, problem), grid_points(problem)
+    assert worst(end, solve(start, problem, size=2 * size)) < 1e-7
+    assert worst(end, solve(start, problem, steps=2 * time_steps(problem, size))) < 1e-7
 
 
 def test_fourth_order_in_time() -> None:
-    start = random_fields(range(1), seed=2)
-    reference = solve(start, steps=800, **DEFAULT)
-    errors = [worst(solve(start, steps=s, **DEFAULT), reference) for s in (150, 300)]
+    start = random_fields(range(1), 2, DEFAULT)
+    reference = solve(start, DEFAULT, steps=800)
+    errors = [worst(solve(start, DEFAULT, steps=s), reference) for s in (150, 300)]
     assert 3.5 < math.log2(errors[0] / errors[1]) < 4.5
 
 
+def test_the_mean_is_kept_and_the_norm_falls() -> None:
+    """Burgers' equation conserves momentum and loses energy."""
+    start = random_fields(range(3), 4, DEFAULT)
+    start[:, 0] = 0.3 * FINEST
+    end = solve(start, DEFAULT)
+    torch.testing.assert_close(values(end).mean(1), values(start).mean(1))
+    assert (values(end).norm(dim=1) < values(start).norm(dim=1)).all()
+
+
+def test_unstable_or_unresolved_solutions_are_refused() -> None:
+    start = random_fields(range(3), 0, DEFAULT)
+    with pytest.raises(ValueError, match="does not resolve 3 of 3 solutions"):
+        solve(1000 * start, DEFAULT)
+    mixed = torch.cat((start, 1000 * start[:1]))
+    with pytest.raises(ValueError, match=r"does not resolve 1 of 4 solutions at viscosity 0\.1"):
+        solve(mixed, DEFAULT)
+
+
 def test_the_random_field_has_the_stated_spectrum() -> None:
-    fields = values(random_fields(range(400), seed=0))
+    fields = values(random_fields(range(400), 0, DEFAULT))
     wave = 2 * math.pi * torch.arange(1, FINEST // 2 + 1)
     variance = 2 * 25**2 * ((wave**2 + 25) ** -2).sum()
     assert fields.mean(1).abs().max() < 1e-12
     assert abs(float(fields.square().mean()) / float(variance) - 1) < 0.1
+    first = torch.fft.rfft(fields)[:, 1] * 2 / FINEST
+    wanted = 2 * 25**2 / ((2 * math.pi) ** 2 + 25) ** 2
+    for part in (first.real, first.imag):
+        assert abs(float(part.square().mean()) / wanted - 1) < 0.25
 
 
 def test_the_solution_keeps_most_of_its_norm_on_2_pi_and_little_on_1() -> None:
-    start = random_fields(range(50), seed=0)
-
-    def kept(length: float) -> float:
-        end = cole_hopf(values(start), 0.1, length, 1.0)
-        return float((end.norm(dim=1) / values(start).norm(dim=1)).mean())
-
-    assert 0.75 < kept(2 * math.pi) < 0.88
-    assert kept(1.0) < 0.03
+    x, y = load("burgers", train=1, valid=1, test=60, resolution=64).test.tensors
+    assert 0.78 < float((y[:, 0].norm(dim=1) / x[:, 0].norm(dim=1)).mean()) < 0.86
+    short = Problem(length=1.0)
+    start = values(random_fields(range(60), 0, short))
+    assert float((cole_hopf(start, short).norm(dim=1) / start.norm(dim=1)).mean()) < 0.03
 
 
 def test_a_sample_does_not_depend_on_how_many_are_made() -> None:
@@ -155,3 +173,15 @@ def test_reads_the_published_file(tmp_path: Path, version: str) -> None:
         assert torch.equal(task.valid.tensors[1][:, 0], torch.from_numpy(u[1000:1003, ::8]))
         assert torch.equal(task.test.tensors[1][:, 0], torch.from_numpy(u[-8:, ::8]))
         assert torch.equal(load(task.name, **task.options).test.tensors[0], task.test.tensors[0])
+
+
+def test_refuses_a_file_with_values_that_are_no_numbers(tmp_path: Path) -> None:
+    a = np.ones((1003, FINEST), dtype=np.float32)
+    u = a.copy()
+    u[1000, 0] = np.nan
+    savemat(tmp_path / "burgers_data_R10.mat", {"a": a, "u": u})
+    with pytest.raises(ValueError, match="values of the valid set are not finite"):
+        load("burgers", data=tmp_path, train=2, valid=1, test=1)
+    savemat(tmp_path / "burgers_data_R10.mat", {"a": a, "u": 0 * a})
+    with pytest.raises(ValueError, match="solutions of the train set are 0 in float32"):
+        load("burgers", data=tmp_path, train=2, valid=1, test=1)

@@ -27,6 +27,11 @@ def _burgers_file(write: Callable[[Path], object]) -> Callable[[], object]:
     return give
 
 
+def _burgers_folder() -> object:
+    with tempfile.TemporaryDirectory() as folder:
+        return load("burgers", data=folder)
+
+
 def _truncated(path: Path) -> None:
     savemat(path, {"a": np.zeros((20, 8192)), "u": np.zeros((20, 8192))})
     path.write_bytes(path.read_bytes()[:100_000])
@@ -57,10 +62,39 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("task option", _load("burgers", resolutoin=3), ValueError, r"no option 'resolutoin'; did you mean 'resolution'\?"),
     ("permuted option", _load("cifar10", permuted=True), ValueError, r"no option 'permuted'"),
     ("resolution", _load("burgers", resolution=100), ValueError, r"resolution 100 must be a power of two from 32"),
-    ("viscosity", _load("burgers", viscosity=0), ValueError, r"viscosity 0 must be above 0"),
-    ("length", _load("burgers", length=-1.0), ValueError, r"length -1.0 must be above 0"),
-    ("train", _load("burgers", train=0), ValueError, r"train 0 must be above 0"),
+    ("viscosity", _load("burgers", viscosity=0), ValueError, r"viscosity 0 must be a number above 0"),
+    ("length", _load("burgers", length=-1.0), ValueError, r"length -1.0 must be a number above 0"),
+    ("train", _load("burgers", train=0), ValueError, r"burgers: train 0 must be a whole number above 0"),
     ("too steep", _load("burgers", viscosity=1e-4), ValueError, r"viscosity 0.0001 .* solver goes up to 32768"),
+    ("no number", _load("burgers", viscosity=float("nan")), ValueError, r"viscosity nan must be a number above 0"),
+    ("endless", _load("burgers", final_time=float("inf")), ValueError, r"final_time inf must be a number above 0"),
+    ("rough field", _load("burgers", gamma=0.5), ValueError, r"gamma 0.5 must be a number above 0.5"),
+    ("tau", _load("burgers", tau=-1), ValueError, r"tau -1 must be a number from 0"),
+    ("text number", _load("burgers", sigma="big"), ValueError, r"sigma 'big' must be a number above 0"),
+    ("half sample", _load("burgers", test=2.5), ValueError, r"test 2.5 must be a whole number above 0"),
+    ("float resolution", _load("burgers", resolution=256.0), ValueError, r"resolution 256.0 must be a power of two"),
+    ("seed", _load("burgers", seed=-1), ValueError, r"seed -1 must be a whole number from 0"),
+    ("image seed", _load("cifar10", seed=0.5), ValueError, r"CIFAR-10: seed 0.5 must be a whole number from 0"),
+    ("late", _load("burgers", final_time=1000.0), ValueError, r"needs \d+ steps; the solver goes up to 100000"),
+    (
+        "too early",
+        _load("burgers", final_time=1e-4, train=2),
+        ValueError,
+        r"does not resolve 2 of 2 solutions .* a later final_time",
+    ),
+    (
+        "decayed",
+        _load("burgers", viscosity=100.0, train=2),
+        ValueError,
+        r"solutions of the train set are 0 in float32.*Use a smaller viscosity",
+    ),
+    (
+        "settings beside a file",
+        _load("burgers", data="/nowhere/b.mat", viscosity=0.2, tau=7),
+        ValueError,
+        r"viscosity=0.2, tau=7 is for generated data; the solutions in /nowhere/b.mat have their own",
+    ),
+    ("no folder file", _burgers_folder, FileNotFoundError, r"burgers_data_R10.mat does not exist. .*published"),
     (
         "no file",
         _load("burgers", data="/nowhere/b.mat"),
@@ -84,10 +118,16 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         r"a \(2, 100\) and u \(2, 100\) must be \(rows, 8192\)",
     ),
     (
+        "text field",
+        _burgers_file(lambda p: savemat(p, {"a": "hello", "u": np.zeros((2, 2))})),
+        ValueError,
+        r"field a holds <U\d+, expected real numbers",
+    ),
+    (
         "few rows",
         _burgers_file(lambda p: savemat(p, {"a": np.zeros((9, 8192)), "u": np.zeros((9, 8192))})),
         ValueError,
-        r"more than the 9 rows",
+        r"has 9 rows; train 256, valid 100 \(behind row 1000\) and test 100 do not fit",
     ),
     (
         "no cifar",
@@ -99,7 +139,7 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("label", _cifar(30_730_000, 11), ValueError, r"has the label 11, allowed are 0 to 9"),
     ("other batches", _cifar(30_730_000), FileNotFoundError, r"data_batch_2.bin is missing. Download"),
     ("images", _load("cifar10", train=50_000, valid=1), ValueError, r"train 50000 \+ valid 1 must be at most 50000"),
-    ("no images", _load("cifar10", train=0), ValueError, r"train 0 must be at least 1"),
+    ("no images", _load("cifar10", train=0), ValueError, r"CIFAR-10: train 0 must be a whole number above 0"),
     (
         "backbone",
         lambda: build("resnet"),
