@@ -5,7 +5,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from xdnas.backbones.pde import PDENet
+from xdnas.backbones.pde import OperatorNet
 
 
 class SpectralConv(nn.Module):
@@ -38,19 +38,14 @@ class SpectralConv(nn.Module):
         return y
 
 
-class FNO(PDENet):
-    """The PDE network with spectral layers of `modes` frequencies per axis; arguments otherwise as there."""
+class FNO(OperatorNet):
+    """The network whose mixers are spectral layers of `modes` frequencies per axis; other arguments as in `PDENet`."""
 
     def __init__(
         self, dimensions: int = 1, in_channels: int = 2, out_channels: int = 1, width: int = 64, modes: int = 16
     ) -> None:
-        nn.Module.__init__(self)
-        if dimensions not in (1, 2, 3):
-            raise ValueError(f"FNO: dimensions {dimensions} must be 1, 2 or 3")
-        self._layers(
-            dimensions,
-            in_channels,
-            out_channels,
-            width,
-            lambda: SpectralConv(width, width, (modes,) * dimensions),
+        if modes < 1:
+            raise ValueError(f"FNO: modes {modes} must be at least 1")
+        super().__init__(
+            dimensions, in_channels, out_channels, width, lambda: SpectralConv(width, width, (modes,) * dimensions)
         )

@@ -9,7 +9,12 @@ from xdnas.backbones import BACKBONES, build
 
 @pytest.mark.parametrize(
     ("name", "parameters", "shape"),
-    [("lenet", 62_006, (3, 32, 32)), ("resnet20", 269_722, (3, 32, 32)), ("pde", 304_321, (2, 256))],
+    [
+        ("lenet", 62_006, (3, 32, 32)),
+        ("resnet20", 269_722, (3, 32, 32)),
+        ("pde", 304_321, (2, 256)),
+        ("fno", 304_321 + 4 * 64 * 64 * (2 * 16 - 17), (2, 256)),
+    ],
 )
 def test_parameters_are_those_of_the_paper(name: str, parameters: int, shape: tuple[int, ...]) -> None:
     model = build(name)
@@ -37,6 +42,33 @@ def test_pde_networks_commute_with_shifts(name: str, dimensions: int) -> None:
     axes = tuple(range(2, x.dim()))
     y, shifted = model(x), model(x.roll((2,) * dimensions, axes))
     torch.testing.assert_close(shifted, y.roll((2,) * dimensions, axes))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_parameters_in_more_dimensions(dimensions: int) -> None:
+    """Darcy and Navier-Stokes in the paper: 701,185 and 1,171,337."""
+    width, kernel, channels, wanted = ((64, 17, 2, 304_321), (32, 13, 3, 701_185), (20, 9, 13, 1_171_337))[
+        dimensions - 1
+    ]
+    model = build("pde", dimensions=dimensions, width=width, kernel_size=kernel, in_channels=channels)
+    assert sum(p.numel() for p in model.parameters()) == wanted
+
+
+def test_resnet_shortcuts_have_no_parameters_and_convolutions_are_kaiming_normal() -> None:
+    torch.manual_seed(0)
+    model = build("resnet20")
+    convs = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert len(convs) == 19
+    for conv in convs:
+        assert conv.bias is None
+        assert conv.kernel_size == (3, 3)
+        fan_in = 9 * conv.in_channels
+        assert float(conv.weight.detach().std()) == pytest.approx((2 / fan_in) ** 0.5, rel=0.15)
+
+
+def test_a_grid_too_coarse_for_the_modes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(16,\) modes need a grid of twice that per axis, got \(31,\)"):
+        build("fno")(torch.randn(2, 2, 31))
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])

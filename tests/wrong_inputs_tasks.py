@@ -149,5 +149,6 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("backbone option", lambda: build("lenet", width=3), ValueError, r"'lenet' does not take these options"),
     ("dimensions", lambda: build("pde", dimensions=4), ValueError, r"dimensions 4 must be 1, 2 or 3"),
     ("even kernel", lambda: build("pde", kernel_size=4), ValueError, r"kernel_size 4 must be odd"),
+    ("modes", lambda: build("fno", modes=0), ValueError, r"FNO: modes 0 must be at least 1"),
     ("fno dimensions", lambda: build("fno", dimensions=0), ValueError, r"FNO: dimensions 0"),
 ]
