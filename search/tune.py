@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 import secrets
+import shlex
 import shutil
 import sys
 import tempfile
@@ -74,6 +75,8 @@ def ray_running(address: str | None, cpus: int, payload: int) -> Iterator[Path]:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                     object_store_memory=100 * 2**20 + 2 * payload,
+                    # Ray gives this to a shell as it is
+                    runtime_env={"py_executable": shlex.quote(sys.executable)},
                     _temp_dir=str(folder),
                 )
         yield folder

@@ -356,3 +356,21 @@ def test_a_killed_search_resumes_quietly(tmp_path: Path) -> None:
     assert lines[-1].startswith("test ")
     assert valids(out, "backbone-0")[: len(done)] == done
     assert torch.load(out / "best" / "xd.pt", weights_only=True).keys() >= {"conv.weight", "conv.K.0.factors"}
+
+
+@pytest.mark.slow
+def test_a_python_whose_path_has_spaces(tmp_path: Path) -> None:
+    link = tmp_path / "a folder with spaces"
+    link.symlink_to(sys.prefix, target_is_directory=True)
+    options = [f"--option={o}" for o in ("train=20", "valid=4", "test=4", "resolution=32")]
+    arguments = ["search", "burgers", "--trials", "1", "--epochs", "1", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [str(link / "bin" / "python"), "-m", "xdnas.cli", *arguments, *options],
+        env={**os.environ, "XDNAS_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "results.json").is_file()
