@@ -11,6 +11,7 @@ import pytest
 import torch
 from smalltask import Net, net, small_task
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from xdnas.params import named_architecture_parameters, named_model_weights
 from xdnas.search import train
@@ -101,6 +102,19 @@ def test_only_weights_move_during_warm_up_and_never_the_frozen_architecture() ->
             assert any(not torch.equal(value, start[name]) for name, value in named_model_weights(model))
             same = all(torch.equal(value, start[name]) for name, value in named_architecture_parameters(model))
             assert same == (epoch.number <= last)
+
+
+def test_a_frozen_supernet_trains_as_its_backbone() -> None:
+    """The same function and the same gradients give the same run; in float64 no rounding parts them."""
+    task = small_task()
+    sets = {name: TensorDataset(*(t.double() for t in getattr(task, name).tensors)) for name in ("train", "valid")}
+    task = dataclasses.replace(task, **sets)
+    backbone, supernet = net().double(), net().double()
+    swap(supernet, task.train[:2][0])
+    runs = [run(model, task, epochs=5, settings=None) for model in (backbone, supernet)]
+    for plain, frozen in zip(*runs, strict=True):
+        assert frozen.train_loss == pytest.approx(plain.train_loss, rel=1e-8)
+        assert frozen.valid == pytest.approx(plain.valid, rel=1e-8)
 
 
 def test_architecture_has_its_own_optimizer_without_weight_decay() -> None:
