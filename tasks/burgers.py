@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from xdnas.tasks.burgers_solver import FINEST, Problem, random_fields, solve
-from xdnas.tasks.data import cached, check_counts, check_seed, read_mat
+from xdnas.tasks.data import cached, check_counts, check_seed
+from xdnas.tasks.matfile import read_mat
 from xdnas.tasks.metrics import RELATIVE_L2, mean_relative_l2, relative_l2
 from xdnas.tasks.task import Recipe, Task
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -94,49 +93,3 @@ def progress(steps: int, what: str) -> Iterator[int]:
 
     console = Console(stderr=True)
     return iter(track(range(steps), what, console=console, disable=not console.is_terminal, transient=True))
-
-
-def read_mat(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, np.ndarray]:
-    """Arrays of a MATLAB file, version 5 (by scipy) or 7.3 (by h5py, an extra), in MATLAB's order of axes.
-
-    Raises:
-        FileNotFoundError, ValueError: the file is missing, damaged, or without these fields; the message has `remedy`.
-        ModuleNotFoundError: a 7.3 file and no h5py.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist. {remedy}")
-    with path.open("rb") as file:
-        new = b"MATLAB 7.3" in file.read(128)
-    values = _read_mat73(path, fields, remedy) if new else _read_mat5(path, fields, remedy)
-    missing = [name for name in fields if name not in values]
-    if missing:
-        raise ValueError(f"{path} has no field {', '.join(missing)}; expected {', '.join(fields)}. {remedy}")
-    for name, value in values.items():
-        if value.dtype.kind not in "fiu":
-            raise ValueError(f"{path}: field {name} holds {value.dtype}, expected real numbers. {remedy}")
-    return values
-
-
-def _read_mat5(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, np.ndarray]:
-    import zlib
-
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
-    try:
-        found = loadmat(path, variable_names=fields)
-    except (ValueError, TypeError, OSError, EOFError, MatReadError, KeyError, NotImplementedError, zlib.error) as error:
-        raise ValueError(f"{path} is truncated or no MATLAB file: {error}. {remedy}") from error
-    return {name: found[name] for name in fields if name in found}
-
-
-def _read_mat73(path: Path, fields: tuple[str, ...], remedy: str) -> dict[str, np.ndarray]:
-    try:
-        import h5py
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{path} is a MATLAB 7.3 file; pip install 'xdnas[hdf5]' to read it") from error
-    try:
-        with h5py.File(path, "r") as file:
-            return {name: np.asarray(file[name]).T for name in fields if isinstance(file.get(name), h5py.Dataset)}
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} is truncated or no MATLAB file: {error}. {remedy}") from error
