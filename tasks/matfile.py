@@ -78,7 +78,8 @@ def _read_5(path: Path, fields: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 def _parts(content: bytes, order: str) -> list[tuple[int, bytes]]:
     """(type, content) of the first elements of a variable: flags, sizes, name, values."""
-    parts, at = [], 0
+    parts: list[tuple[int, bytes]] = []
+    at = 0
     while at + 8 <= len(content) and len(parts) < 4:
         kind, length = struct.unpack_from(f"{order}II", content, at)
         small = kind >> 16
