@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from swapnet import Net
+from torch import Tensor
 
 # the tests are many small operations, for which a second thread costs more than it gives
 torch.set_num_threads(1)
@@ -17,3 +19,14 @@ def data_dir() -> Path:
             pytest.fail("XDNAS_REQUIRE_DATA=1, but XDNAS_DATA names no folder")
         pytest.skip("set XDNAS_DATA to a folder with real data")
     return Path(folder)
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(2, 3, 10, 12, generator=torch.Generator().manual_seed(1))

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,11 +35,7 @@ def test_every_flag_and_file_that_it_names_is_there() -> None:
         assert (ROOT / link).exists(), link
     from xdnas.flags import make_parser
 
-    help_text = "".join(
-        verb.format_help()
-        for action in make_parser()._actions
-        for verb in (action.choices or {}).values()
-        if hasattr(verb, "format_help")
-    )
+    choices: list[Any] = [action.choices for action in make_parser()._actions if isinstance(action.choices, dict)]
+    help_text = "".join(verb.format_help() for verbs in choices for verb in verbs.values())
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)):
         assert flag in help_text, flag

@@ -107,7 +107,9 @@ def test_only_weights_move_during_warm_up_and_never_the_frozen_architecture() ->
 def test_a_frozen_supernet_trains_as_its_backbone() -> None:
     """The same function and the same gradients give the same run; in float64 no rounding parts them."""
     task = small_task()
-    sets = {name: TensorDataset(*(t.double() for t in getattr(task, name).tensors)) for name in ("train", "valid")}
+    sets: dict[str, Any] = {
+        name: TensorDataset(*(t.double() for t in getattr(task, name).tensors)) for name in ("train", "valid")
+    }
     task = dataclasses.replace(task, **sets)
     backbone, supernet = net().double(), net().double()
     swap(supernet, task.train[:2][0])
