@@ -45,8 +45,8 @@ EXPERIMENTS = {
         "lenet",
         {},
         4,
-        40,
-        "45,000 training images, 5,000 for validation, 40 epochs; the paper trains on 50,000 for 200 epochs, grows the "
+        25,
+        "45,000 training images, 5,000 for validation, 25 epochs; the paper trains on 50,000 for 200 epochs, grows the "
         "kernels and replaces the pooling layers too.",
         "",
     ),
@@ -56,8 +56,8 @@ EXPERIMENTS = {
         "resnet20",
         {"train": 4000, "valid": 1000},
         4,
-        8,
-        "4,000 training images and 8 epochs, a twelfth and a twenty-fifth of the paper's (50,000, 200).",
+        6,
+        "4,000 training images and 6 epochs; the paper has 50,000 and 200.",
         "",
     ),
 }
