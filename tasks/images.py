@@ -72,15 +72,18 @@ def normalized(images: Tensor) -> Tensor:
 
 
 def flip_and_crop(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Random mirror images and random 32 x 32 windows of the image with 4 zeros around it: (N, 3, 32, 32)."""
-    count = len(x)
-    flips = torch.rand(count, generator=generator) < 0.5
-    shifts = torch.randint(0, 9, (2, count, 1), generator=generator)
-    rows = (shifts[0] + torch.arange(32)).to(x.device)
-    columns = shifts[1] + torch.arange(32)
-    columns = torch.where(flips[:, None], columns.flip(1), columns).to(x.device)
+    """Random mirror images and random 32 x 32 windows of the image with 4 zeros around it: (N, 3, 32, 32).
+
+    The generator is on the images' device.
+    """
+    count, device = len(x), x.device
+    flips = torch.rand(count, generator=generator, device=device) < 0.5
+    shifts = torch.randint(0, 9, (2, count, 1), generator=generator, device=device)
+    steps = torch.arange(32, device=device)
+    rows, columns = shifts[0] + steps, shifts[1] + steps
+    columns = torch.where(flips[:, None], columns.flip(1), columns)
     padded = torch.nn.functional.pad(x, (4, 4, 4, 4)).movedim(1, -1)
-    each = torch.arange(count, device=x.device)[:, None, None]
+    each = torch.arange(count, device=device)[:, None, None]
     return padded[each, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
