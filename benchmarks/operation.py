@@ -71,7 +71,7 @@ def measure(row: Row, repeats: int) -> tuple[float, float, float]:
     xd = XD.from_conv(conv, size, **row.xd)
     x = torch.randn(row.shape, requires_grad=True)
     y = conv(x)
-    error = float((xd(x) - y).norm() / y.norm())
+    error = float((xd(x) - y).detach().norm() / y.detach().norm())
     cotangent = torch.randn_like(y)
     slow, fast = interleaved([lambda: step(conv, x, cotangent), lambda: step(xd, x, cotangent)], repeats)
     return slow, fast, error

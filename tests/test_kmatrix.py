@@ -92,6 +92,19 @@ def test_copies_equal_the_original() -> None:
         assert torch.equal(twin.dense(), k.dense())
 
 
+def test_the_wider_precision_is_kept() -> None:
+    k, x = KMatrix(12), torch.randn(2, 12, dtype=torch.float64)
+    wanted = x.to(torch.complex128) @ k.dense().to(torch.complex128).T
+    assert k(x).dtype == torch.complex128
+    close(k(x), wanted)
+    assert k.double()(x.float()).dtype == torch.complex128
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert KMatrix(12)(torch.randn(0, 12)).shape == (0, 12)
+    assert KMatrix(128)(torch.randn(3, 128, 0), dim=1).shape == (3, 128, 0)
+
+
 def test_halves_are_widened() -> None:
     k = KMatrix(16).bfloat16()
     assert k(torch.randn(16)).dtype == torch.complex64

@@ -23,7 +23,13 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("not a permutation", lambda: KMatrix(4, 2, [0, 0, 1, 2]), ValueError, r"not a permutation of 0 ... 3"),
     ("short permutation", lambda: KMatrix(4, 2, [0, 1]), ValueError, r"not a permutation of 0 ... 3"),
     ("float permutation", lambda: KMatrix(2, 2, torch.tensor([0.0, 1.0])), ValueError, r"not a permutation"),
-    ("kmatrix input", lambda: KMatrix(8)(torch.zeros(3, 7)), ValueError, r"size 7, the matrix has 8"),
+    (
+        "kmatrix input",
+        lambda: KMatrix(8)(torch.zeros(3, 7)),
+        ValueError,
+        r"axis -1 of the input \(3, 7\) must have the matrix's size 8",
+    ),
+    ("kmatrix axis", lambda: KMatrix(8)(torch.zeros(8), dim=1), ValueError, r"axis 1 of the input \(8,\)"),
     ("twiddle of 6", lambda: KMatrix(6).twiddle, ValueError, r"needs a power of two.*size 6"),
     ("real twiddle", lambda: KMatrix.from_twiddle(torch.zeros(1, 2, 2, 2, 2)), ValueError, r"a twiddle is complex"),
     (

@@ -38,6 +38,10 @@ class Fused(NamedTuple):
         """The size of the matrix."""
         return prod(self.grid)
 
+    def to(self, dtype: torch.dtype) -> "Fused":
+        """The same matrix in another complex dtype."""
+        return Fused(self.grid, [Factor(axis, blocks.to(dtype)) for axis, blocks in self.factors])
+
 
 def split_digits(n: int, largest: int = LARGEST_BLOCK) -> list[tuple[int, ...]]:
     """The digits of n in the fewest runs whose products are at most `largest`, as even as their order allows."""
@@ -113,7 +117,7 @@ def apply(fused: Fused, x: Tensor, kept: int | None = None) -> Tensor:
     for i, (axis, blocks) in enumerate(fused.factors):
         top = -(-kept // behind) if axis == 0 and i == len(fused.factors) - 1 else blocks.shape[2]
         x = _mix(blocks[:, :, :top, : x.shape[1 + axis]], x, axis)
-    return x.reshape(lead, -1, trail)[:, :kept]
+    return x.reshape(lead, prod(x.shape[1:-1]), trail)[:, :kept]
 
 
 def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -121,8 +125,8 @@ def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:
     shape = x.shape
     lead, before, behind, trail = shape[0], prod(shape[1 : 1 + axis]), prod(shape[2 + axis : -1]), shape[-1]
     radix, kept = shape[1 + axis], blocks.shape[2]
-    seen = x.reshape(lead, before, radix, behind, trail).transpose(2, 3).reshape(-1, radix, trail)
-    y = product(blocks.expand(lead, -1, -1, -1, -1).reshape(-1, kept, radix), seen)
+    seen = x.reshape(lead, before, radix, behind, trail).transpose(2, 3).reshape(lead * before * behind, radix, trail)
+    y = product(blocks.expand(lead, -1, -1, -1, -1).reshape(lead * before * behind, kept, radix), seen)
     y = y.view(lead, before, behind, kept, trail).transpose(2, 3)
     return y.reshape(*shape[: 1 + axis], kept, *shape[2 + axis :])
 

@@ -129,12 +129,20 @@ class KMatrix(nn.Module):
         return self.fused(dense_up_to=self.n).factors[0].blocks[0, 0]
 
     def forward(self, x: Tensor, dim: int = -1) -> Tensor:
-        """Apply the matrix along `dim` of a real or complex x, whose size there is n; equals dense() applied there."""
-        if x.shape[dim] != self.n:
-            raise ValueError(f"KMatrix: axis {dim} of the input has size {x.shape[dim]}, the matrix has {self.n}")
+        """Apply the matrix along `dim` of a real or complex x, whose size there is n; equals dense() applied there.
+
+        Complex in the wider precision of x and the matrix.
+
+        Raises:
+            ValueError: x has no axis `dim`, or another size there.
+        """
+        if not -x.dim() <= dim < x.dim() or x.shape[dim] != self.n:
+            raise ValueError(f"KMatrix: axis {dim} of the input {tuple(x.shape)} must have the matrix's size {self.n}")
+        fused = self.fused()
+        dtype = torch.promote_types(fused.factors[0].blocks.dtype, x.dtype)
         moved = x.movedim(dim, 0)
-        flat = moved.reshape(1, self.n, -1).to(torch.promote_types(as_complex(self.factors).dtype, x.dtype))
-        return apply(self.fused(), flat).reshape(moved.shape).movedim(0, dim)
+        flat = moved.reshape(1, self.n, x.numel() // self.n).to(dtype)
+        return apply(fused.to(dtype), flat).reshape(moved.shape).movedim(0, dim)
 
     @property
     def twiddle(self) -> Tensor:

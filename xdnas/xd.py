@@ -193,7 +193,7 @@ class XD(nn.Module):
         y = x.permute(*range(2, x.dim()), 0, 1).to(dtype, memory_format=torch.contiguous_format)
         lead = 1
         for kmatrix, positions in zip(self.M, size, strict=True):
-            y = apply(kmatrix.fused(self._dense_up_to), y.reshape(lead, positions, -1))
+            y = apply(kmatrix.fused(self._dense_up_to), _along(y, lead, positions))
             lead *= kmatrix.n
         return y.reshape(lead, batch, inputs)
 
@@ -206,7 +206,7 @@ class XD(nn.Module):
         lead, last = 1, len(self.n) - 1
         for i, (kmatrix, axis) in enumerate(zip(self.L, self.geometry.axes, strict=True)):
             side = columns(kmatrix.fused(self._dense_up_to), axis.kernel)
-            taps = taps.reshape(lead, axis.kernel.number, -1)
+            taps = _along(taps, lead, axis.kernel.number)
             if i == last and self.b is not None:
                 # b rides along as one more tap, whose weight is C
                 b = as_complex(self.b).reshape(lead, axis.n, 1)
@@ -215,14 +215,14 @@ class XD(nn.Module):
                 taps = torch.cat((taps, one.expand(lead, 1, pairs)), 1)
             taps = product(side.expand(lead, -1, -1), taps)
             lead *= axis.n
-        return taps.reshape(lead, -1, self.out_channels)
+        return taps.reshape(lead, self.in_channels // self.groups, self.out_channels)
 
     def _synthesise(self, y: Tensor) -> Tensor:
         """Real(K y) at the output positions: (F, B, O) to real (B, O, *T)."""
         batch, outputs = y.shape[1:]
         lead = 1
         for kmatrix, axis in zip(self.K, self.geometry.axes, strict=True):
-            y = rows(kmatrix.fused(self._dense_up_to), y.reshape(lead, axis.n, -1), axis.output)
+            y = rows(kmatrix.fused(self._dense_up_to), _along(y, lead, axis.n), axis.output)
             lead *= axis.output.number
         real = y.real.reshape(*self.output_size, batch, outputs)
         return real.permute(-2, -1, *range(len(self.n))).contiguous()
@@ -281,6 +281,11 @@ def _check_channels(in_channels: int, out_channels: int, groups: int) -> None:
         raise ValueError(f"XD: groups {groups} must divide in_channels {in_channels} and out_channels {out_channels}")
 
 
+def _along(x: Tensor, lead: int, size: int) -> Tensor:
+    """The same numbers as (lead, size, trail), also when there are none."""
+    return x.reshape(lead, size, x.numel() // (lead * size))
+
+
 def _mix_channels(x: Tensor, diagonals: Tensor, groups: int) -> Tensor:
     """Sum over input channels at every frequency: (F, B, I), (F, I / G, O) to (F, B, O)."""
     if groups == 1:
@@ -288,7 +293,7 @@ def _mix_channels(x: Tensor, diagonals: Tensor, groups: int) -> Tensor:
     frequencies, batch, _ = x.shape
     own, outputs = diagonals.shape[1:]
     x = x.view(frequencies, batch, groups, own)
-    diagonals = diagonals.view(frequencies, own, groups, -1)
+    diagonals = diagonals.view(frequencies, own, groups, outputs // groups)
     if own == 1:
         return (x * diagonals).reshape(frequencies, batch, outputs)
     mixed = torch.matmul(x.transpose(1, 2), diagonals.transpose(1, 2))
