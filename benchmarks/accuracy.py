@@ -29,8 +29,8 @@ class Experiment(NamedTuple):
 
 PERMUTED = "cifar10-permuted"
 PUBLISHED = (
-    "test error of the backbone {}, of XD {} (accuracies in Table 1 of Roberts et al. 2021: 50,000 images, 200 epochs, "
-    "mean of three seeds)."
+    "test error of the backbone {}, of XD {}: 50,000 images, 200 epochs, mean of three seeds (Roberts et al. 2021, "
+    "Table 1; quoted from memory, not checked against the paper for this table)."
 )
 EXPERIMENTS = {
     "burgers": Experiment(
