@@ -76,8 +76,8 @@ def markdown(experiment: Experiment, folder: Path) -> str:
         f"# {experiment.title}",
         "",
         f"Scale: {experiment.scale} One seed ({config['seed']}); {experiment.trials} trials for each tuned method, the "
-        f"best by validation. Test {results['metric']}, lower is better. Seconds are wall time, two trials at a time on a "
-        "machine that had other work to do: upper bounds.",
+        f"best by validation. Test {results['metric']}, lower is better. Seconds are wall time, two trials at once, "
+        "on a machine that had other work to do: upper bounds.",
         "",
         f"| method | test {results['metric']} | validation | trials | seconds of its trials | parameters |",
         "| --- | --- | --- | --- | --- | --- |",
