@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from xdnas.tasks import burgers, images
+from xdnas.tasks.metrics import Metric as Metric
 from xdnas.tasks.task import Budget as Budget
 from xdnas.tasks.task import Recipe as Recipe
 from xdnas.tasks.task import Task as Task
