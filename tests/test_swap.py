@@ -13,9 +13,11 @@ import pytest
 import torch
 from swapnet import SWAPPED, Net, assert_same_state, state
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from xdnas.params import architecture_parameters, model_weights
 from xdnas.plan import plan
+from xdnas.report import SwapError
 from xdnas.restore import restore
 from xdnas.swap import swap
 from xdnas.xd import XD
@@ -59,6 +61,13 @@ def test_plan_touches_nothing_and_says_what_swap_does(net: Net, x: Tensor) -> No
     assert [(a.name, a.swapped, a.reason, a.added, a.n) for a in planned.layers] == [
         (b.name, b.swapped, b.reason, b.added, b.n) for b in swapped.layers
     ]
+
+
+def test_a_plan_without_a_layer_to_swap_tells_why() -> None:
+    model, x = nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 3, 1))), torch.randn(1, 3, 4, 4)
+    assert "parametrized" in plan(model, x).layer("0").reason
+    with pytest.raises(SwapError, match=r"no convolution is left to swap \(1 found\): '0': is parametrized"):
+        swap(model, x)
 
 
 def test_plan_tells_shapes_parameters_cost_and_reasons(net: Net, x: Tensor) -> None:

@@ -47,7 +47,8 @@ def plan(
 ) -> Report:
     """What `swap` with the same arguments would do. Touches nothing.
 
-    See `swap` for the arguments, the rule for names and the errors. `Layer.swapped` tells what would be swapped.
+    See `swap` for the arguments, the rule for names and the errors. `Layer.swapped` tells what would be swapped. Unlike
+    a swap, a plan may come out empty, with the reasons.
     """
     prepared = prepare(model, example_inputs, include, exclude, where, options)
     return Report("planned", tuple(prepared.layers.values()), tolerance)
@@ -68,6 +69,9 @@ def prepare(
     """
     _check_arguments(model, inputs, options)
     found = find(model)
+    if not found:
+        kinds = sorted({type(module).__name__ for module in model.modules()})
+        raise SwapError(f"the model has no convolution, only {', '.join(kinds)}; supported: Conv1d, Conv2d, Conv3d")
     choose(model, found, include, exclude, where)
     calls, output = _observe(model, inputs, found)
     for layer in found:
@@ -75,8 +79,6 @@ def prepare(
             layer.reason = _unfit_calls(calls[layer.name])
             if layer.reason and named_exactly(layer, include):
                 raise SwapError(f"layer {layer.name!r} cannot be swapped: {layer.reason}")
-    if all(layer.reason for layer in found):
-        raise SwapError(_nothing_to_swap(model, found))
     with same_random_state(model, inputs):
         replacements = {f.name: _replacement(f, calls[f.name], options) for f in found if not f.reason}
     layers = {f.name: _row(f, calls.get(f.name), replacements.get(f.name)) for f in found}
@@ -149,10 +151,8 @@ def _unfit_calls(calls: _Calls) -> str:
     return "is called without a batch axis" if calls.unbatched else ""
 
 
-def _nothing_to_swap(model: nn.Module, found: list[Found]) -> str:
-    if not found:
-        kinds = sorted({type(module).__name__ for module in model.modules()})
-        return f"the model has no convolution, only {', '.join(kinds)}; supported: Conv1d, Conv2d, Conv3d"
+def nothing_to_swap(found: list[Found]) -> str:
+    """Why no layer of a model is swapped."""
     reasons = "; ".join(f"{layer.name!r}: {layer.reason}" for layer in found[:12])
     return f"no convolution is left to swap ({len(found)} found): {reasons}"
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from xdnas.choose import Patterns, Where
 from xdnas.params import ARCHITECTURE
-from xdnas.plan import Prepared, prepare
+from xdnas.plan import Prepared, nothing_to_swap, prepare
 from xdnas.report import Report, SwapError
 from xdnas.sample import allowance, output_error, relative_error, run, tensors_of, untouched
 from xdnas.xd import XD
@@ -74,6 +74,8 @@ def swap(
             f"the model itself is a {type(model).__name__} and cannot be replaced in place; "
             "wrap it, e.g. torch.nn.Sequential(model), or use XD.from_conv"
         )
+    if not prepared.replacements:
+        raise SwapError(nothing_to_swap(prepared.found))
     pairs = {f.name: (f.module, prepared.replacements[f.name]) for f in prepared.found if not f.reason}
     for layer, xd in pairs.values():
         _dress(layer, xd)
