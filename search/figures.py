@@ -19,6 +19,8 @@ COLOURS = {"backbone": "#7a8794", "frozen": "#2f9e8f", "xd": "#d9622b", "fno": "
 # drawn over the backbone, which it ties with
 _DASHED = {"frozen": (0, (3, 3))}
 _OTHERS = ("#c2913b", "#4f8fd0", "#b4587e")
+# layers of a small network have colours that can be told apart, those of a large one shades
+_LAYERS = (*COLOURS.values(), *_OTHERS)
 # stands for the colour of the page's text until the picture is text itself
 _INK = "#010203"
 _WIDTH = 4.8
@@ -81,7 +83,8 @@ def _curve(axes: "Axes", trial: Trial, tint: str, best: bool) -> None:
 def _whole_epochs(axes: "Axes") -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.03)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _plain_ticks(axes: "Axes") -> None:
@@ -120,16 +123,18 @@ def distance_curves(trial: Trial) -> str:
 
     def draw(figure: "Figure") -> None:
         axes = figure.subplots()
-        shades = np.linspace(0.25, 1.0, len(layers))
-        for layer, shade in zip(layers, shades, strict=True):
+        few = len(layers) <= len(_LAYERS)
+        shades = np.ones(len(layers)) if few else np.linspace(0.3, 1.0, len(layers))
+        tints = _LAYERS[: len(layers)] if few else [COLOURS["xd"]] * len(layers)
+        for layer, tint, shade in zip(layers, tints, shades, strict=True):
             rows = [row["distance"].get(layer, {}) for row in trial.epochs]
             values = [max((row[part] for part in "KLM" if part in row), default=0.0) for row in rows]
             epochs = [row["epoch"] for row in trial.epochs]
-            axes.plot([0, *epochs], [0.0, *values], color=COLOURS["xd"], alpha=float(shade), linewidth=1.4, label=layer)
+            axes.plot([0, *epochs], [0.0, *values], color=tint, alpha=float(shade), linewidth=1.4, label=layer)
         axes.set_xlabel(f"epoch of {trial.name}")
         axes.set_ylabel("largest distance of K, L, M")
         _whole_epochs(axes)
-        if len(layers) <= 8:
+        if few:
             axes.legend()
 
     return _svg(draw, 3.1, "Distance from the start over epochs")
@@ -164,11 +169,11 @@ def _prediction(truth: Array, shown: dict[str, Array], start: Array | None, samp
     def draw(figure: "Figure") -> None:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         if start is not None and len(start) == len(truth):
-            above.plot(place, start, color=_INK, linewidth=0.8, linestyle=":", alpha=0.6, label="input")
+            above.plot(place, start, color=_INK, linewidth=1.2, linestyle=":", alpha=0.8, label="input")
         above.plot(place, truth, color=_INK, linewidth=2.4, alpha=0.3, label="truth")
         for name, values in shown.items():
             look: dict[str, Any] = {"color": colour(name, list(shown)), "linestyle": _DASHED.get(name, "-")}
-            above.plot(place, values, linewidth=0.9, **look)
+            above.plot(place, values, linewidth=1.1, **look)
             below.plot(place, values - truth, linewidth=0.9, label=name, **look)
         below.axhline(0.0, color=_INK, linewidth=0.4)
         above.set_title(f"test sample {sample + 1}", loc="left")
