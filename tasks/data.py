@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from xdnas.tasks.savepoint import write_atomic
+from xdnas.files import write_atomic
 
 
 def data_folder(data: str | os.PathLike[str] | None, what: str, remedy: str) -> Path:
@@ -53,8 +54,8 @@ def check_seed(what: str, seed: Any) -> None:
 def cached(name: str, settings: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """Tensors made once for these settings and read from the cache after that.
 
-    The file name is a hash of the settings; a hash of the values stands inside. A file that is damaged is told and made
-    again.
+    The file name is a hash of the settings; a hash of the values stands inside. A damaged file is made again, with a
+    warning.
     """
     key = json.dumps({"name": name, **settings}, sort_keys=True)
     path = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
@@ -62,7 +63,7 @@ def cached(name: str, settings: Mapping[str, Any], make: Callable[[], dict[str, 
         try:
             return _read(path, key)
         except (SafetensorError, ValueError) as error:
-            print(f"{path} is damaged ({error}); making it again", flush=True)
+            warnings.warn(f"{path} is damaged ({error}); making it again", stacklevel=2)
     values = make()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, save(values, {"settings": key, "sha256": _hash(values)}))

@@ -3,7 +3,6 @@
 import io
 import os
 import pickle
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,9 @@ from zipfile import BadZipFile
 import torch
 from torch import Tensor, nn
 
+from xdnas.files import write_atomic as write_atomic
+
 FORMAT = 1
-
-
-def write_atomic(path: Path, content: bytes | str) -> None:
-    """Write a file under another name in the same folder and move it in place; on an error the old file stays."""
-    data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def to_bytes(state: Mapping[str, Any]) -> bytes:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from xdnas.files import write_atomic
 from xdnas.params import named_architecture_parameters, xd_layers
 from xdnas.report import quoted
 from xdnas.xd import XD
@@ -42,7 +43,7 @@ def save_architecture(model: nn.Module, path: str | os.PathLike[str]) -> None:
     if meta:
         raise CheckpointError(f"{quoted(meta)} are on the meta device and have no values to save")
     header = {"format": FORMAT, "version": version("xdnas"), "digest": _digest(tensors), **_description(model)}
-    _write(Path(path), save(tensors, {_KEY: json.dumps(header)}))
+    write_atomic(path, save(tensors, {_KEY: json.dumps(header)}))
 
 
 @torch.no_grad()
@@ -109,21 +110,6 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write to a temporary name in the same folder, then move it in place."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
