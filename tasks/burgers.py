@@ -88,12 +88,12 @@ def load(
 def _task(pairs: Pairs, options: Mapping[str, Any]) -> Task:
     sets = {name: _dataset(*pair, name) for name, pair in pairs.items()}
     return Task(
-        "burgers",
         sets["train"],
         sets["valid"],
         sets["test"],
-        loss=mean_relative_l2,
-        metric=RELATIVE_L2,
+        mean_relative_l2,
+        RELATIVE_L2,
+        "burgers",
         options=options,
         baselines=_baselines(sets["train"], sets["test"]),
         backbone="pde",

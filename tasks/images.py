@@ -117,17 +117,15 @@ def load(
     folder = root if root.name == FOLDER else root / FOLDER
     counts = {"train": train, "valid": valid, "test": test}
     sets = _splits(folder, counts, seed, permutations(seed) if permuted else None)
-    options: dict[str, Any] = {"seed": seed, **counts}
-    if data is not None:
-        # workers of a search may run in another folder
-        options["data"] = str(Path(data).absolute())
+    # workers of a search may run in another folder, or without $XDNAS_DATA
+    options: dict[str, Any] = {"data": str(root.absolute()), "seed": seed, **counts}
     return Task(
-        "cifar10-permuted" if permuted else "cifar10",
         sets["train"],
         sets["valid"],
         sets["test"],
-        loss=cross_entropy,
-        metric=ERROR,
+        cross_entropy,
+        ERROR,
+        "cifar10-permuted" if permuted else "cifar10",
         options=options,
         augment=None if permuted else flip_and_crop,
         baselines={"most frequent class": _most_frequent(sets["train"], sets["test"])},

@@ -55,24 +55,29 @@ class Task:
     """Data, loss and metric.
 
     Attributes:
-        name: under which `xdnas.tasks.load` finds it; any for a task of your own.
-        train, valid, test: pairs of inputs (N, C, *size) and targets (N, ...).
+        train, valid, test: pairs of inputs (N, C, *size) and targets (N, ...). The network gets the inputs as they are
+            (whole numbers, e.g. of tokens, stay whole).
         loss: (prediction, target) to a number, the mean over the batch.
         metric: what is reported and compared.
+        name: under which `xdnas.tasks.load` finds it; any for a task of your own.
         options: what `load` was given: `load(name, **options)` gives the same task again in another process.
         augment: (inputs, generator) to inputs, applied to training batches.
         baselines: test metric of trivial predictors.
         backbone: the name of the default backbone.
         rivals: other networks trained beside it, {method: backbone name}.
         recipes: {backbone name: recipe}.
+
+    Raises:
+        TypeError: a set that is no TensorDataset, a metric that is no Metric.
+        ValueError: a set that is empty or no pair, or inputs that are not finite.
     """
 
-    name: str
     train: TensorDataset
     valid: TensorDataset
     test: TensorDataset
     loss: Callable[[Tensor, Tensor], Tensor]
     metric: Metric
+    name: str = "own"
     options: Mapping[str, Any] = field(default_factory=dict)
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     baselines: Mapping[str, float] = field(default_factory=dict)
@@ -80,6 +85,28 @@ class Task:
     rivals: Mapping[str, str] = field(default_factory=dict)
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("train", "valid", "test"):
+            _check_set(f"Task: {name}", getattr(self, name))
+        if not isinstance(self.metric, Metric):
+            raise TypeError(
+                f"Task: metric {self.metric!r} must be an xdnas.tasks.Metric: Metric(name, function to one value per "
+                "sample)"
+            )
+
     def recipe(self, backbone: str) -> Recipe:
         """The recipe for a backbone; for one that the task does not know, Adam at 1e-3 with batches of 32."""
         return self.recipes.get(backbone, DEFAULT_RECIPE)
+
+
+def _check_set(what: str, dataset: TensorDataset) -> None:
+    if not isinstance(dataset, TensorDataset):
+        raise TypeError(f"{what} must be torch.utils.data.TensorDataset(inputs, targets), not {type(dataset).__name__}")
+    if len(dataset.tensors) != 2 or len(dataset) == 0:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in dataset.tensors)
+        raise ValueError(f"{what} must be inputs and targets of one sample or more; it has tensors of shape {shapes}")
+    inputs = dataset.tensors[0]
+    if inputs.is_floating_point() or inputs.is_complex():
+        broken = int((~torch.isfinite(inputs)).reshape(len(inputs), -1).any(1).sum())
+        if broken:
+            raise ValueError(f"{what}: {broken} of {len(inputs)} inputs are not finite (nan or inf); leave them out")

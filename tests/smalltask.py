@@ -22,7 +22,7 @@ def small_task(**changes: Any) -> Task:
     x = torch.randn(50, 1, SIZE, generator=generator)
     data = TensorDataset(x, x.roll(5, -1) + 0.5 * x.roll(6, -1))
     train, valid, test = (TensorDataset(*data[a:b]) for a, b in ((0, 30), (30, 40), (40, 50)))
-    task = Task("small", train, valid, test, mean_relative_l2, RELATIVE_L2, recipes={"Net": RECIPE})
+    task = Task(train, valid, test, mean_relative_l2, RELATIVE_L2, "small", recipes={"Net": RECIPE})
     return dataclasses.replace(task, **changes)
 
 

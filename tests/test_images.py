@@ -36,6 +36,17 @@ def test_splits(folder: Path) -> None:
     assert not torch.equal(other.train.tensors[1], y)
 
 
+def test_options_name_the_folder_of_the_environment(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("XDNAS_DATA", folder.name)
+    task = load("cifar10", train=10, valid=5, test=5)
+    monkeypatch.delenv("XDNAS_DATA")
+    monkeypatch.chdir(tmp_path)
+    assert torch.equal(load(task.name, **task.options).train.tensors[0], task.train.tensors[0])
+
+
 def test_permuted_images_are_the_same_images(folder: Path) -> None:
     plain, permuted = (load(n, data=folder, train=20, valid=5, test=5) for n in ("cifar10", "cifar10-permuted"))
     rows, columns = permutations(0)

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.io import savemat
+from smalltask import small_task
+from torch.utils.data import TensorDataset
 
 from xdnas.backbones import build
 from xdnas.tasks import load
 from xdnas.tasks.images import FOLDER
+from xdnas.tasks.metrics import relative_l2
 
 
 def _load(name: str, **options: Any) -> Callable[[], object]:
@@ -50,6 +54,14 @@ def _cifar(size: int, label: int = 0) -> Callable[[], object]:
             return load("cifar10", data=folder)
 
     return give
+
+
+def _own(**changes: Any) -> Callable[[], object]:
+    return lambda: small_task(**changes)
+
+
+def _set(*tensors: torch.Tensor) -> TensorDataset:
+    return TensorDataset(*tensors)
 
 
 ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
@@ -150,5 +162,25 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("dimensions", lambda: build("pde", dimensions=4), ValueError, r"dimensions 4 must be 1, 2 or 3"),
     ("even kernel", lambda: build("pde", kernel_size=4), ValueError, r"kernel_size 4 must be odd"),
     ("modes", lambda: build("fno", modes=0), ValueError, r"FNO: modes 0 must be at least 1"),
+    (
+        "nan inputs",
+        _own(valid=_set(torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]), torch.zeros(2))),
+        ValueError,
+        r"Task: valid: 1 of 2 inputs are not finite \(nan or inf\)",
+    ),
+    (
+        "no samples",
+        _own(test=_set(torch.zeros(0, 3), torch.zeros(0))),
+        ValueError,
+        r"test must be .*one sample or more",
+    ),
+    ("no targets", _own(train=_set(torch.zeros(4, 3))), ValueError, r"train must be inputs and targets .* \(4, 3\)$"),
+    (
+        "no dataset",
+        _own(train=[torch.zeros(4, 3)] * 2),
+        TypeError,
+        r"train must be torch.utils.data.TensorDataset\(inputs, targets\), not list",
+    ),
+    ("no metric", _own(metric=relative_l2), TypeError, r"metric <function relative_l2.* must be an xdnas.tasks.Metric"),
     ("fno dimensions", lambda: build("fno", dimensions=0), ValueError, r"FNO: dimensions 0"),
 ]
