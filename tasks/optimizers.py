@@ -40,28 +40,30 @@ def optimizers_of(
 ) -> tuple[list[torch.optim.Optimizer], list[LambdaLR]]:
     """An optimizer for the model weights and, unless the architecture is frozen, one for its parameters.
 
-    Each has a schedule to be stepped once per epoch: `factor`, and 0 for the architecture during its warm-up.
+    Each has a schedule to be stepped once per epoch: `lr_factor`, and 0 for the architecture during its warm-up.
 
     Raises:
         ValueError: the recipe makes no sense, or the model has nothing to train.
     """
     check_optimizer("Recipe", recipe.optimizer, recipe.lr, recipe.momentum)
+    if not isinstance(recipe.batch_size, int) or recipe.batch_size < 1:
+        raise ValueError(f"Recipe: batch_size {recipe.batch_size!r} must be a whole number above 0")
     weights = list(model_weights(model))
     if not weights:
         raise ValueError(f"fit: {type(model).__name__} has no model weights to train")
     optimizers = [_optimizer(recipe.optimizer, weights, recipe.lr, recipe.momentum, recipe.weight_decay)]
-    schedules = [LambdaLR(optimizers[0], lambda epoch: factor(recipe, epoch, epochs))]
+    schedules = [LambdaLR(optimizers[0], lambda epoch: lr_factor(recipe, epoch, epochs))]
     architecture = [parameter for parameter in architecture_parameters(model) if parameter.requires_grad]
     if settings is not None and settings.lr > 0 and architecture:
         warmup = settings.warmup
         optimizers.append(_optimizer(settings.optimizer, architecture, settings.lr, settings.momentum, 0.0))
         schedules.append(
-            LambdaLR(optimizers[1], lambda epoch: factor(recipe, epoch, epochs) if epoch >= warmup else 0.0)
+            LambdaLR(optimizers[1], lambda epoch: lr_factor(recipe, epoch, epochs) if epoch >= warmup else 0.0)
         )
     return optimizers, schedules
 
 
-def factor(recipe: Recipe, epoch: int, epochs: int) -> float:
+def lr_factor(recipe: Recipe, epoch: int, epochs: int) -> float:
     """Factor on the starting step size in an epoch counted from 0: the last milestone (fraction, factor) passed."""
     passed = [f for fraction, f in sorted(recipe.milestones) if epoch >= fraction * epochs - 1e-9]
     return passed[-1] if passed else 1.0

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from xdnas.params import distance_from_start
+from xdnas.files import write_atomic
+from xdnas.params import architecture_parameters, distance_from_start
 from xdnas.tasks.metrics import Metric
+from xdnas.tasks.modes import check_last_batch, in_mode, without_gradients
 from xdnas.tasks.optimizers import ArchSettings as ArchSettings
 from xdnas.tasks.optimizers import optimizers_of
-from xdnas.tasks.savepoint import FORMAT, load_weights, read_tensors, to_bytes, write_atomic
+from xdnas.tasks.savepoint import FORMAT, load_weights, read_tensors, to_bytes
 from xdnas.tasks.task import Recipe, Task
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ def fit(
 
     The random numbers of an epoch depend on the seed and its number only: on a CPU two runs agree bit for bit, and so
     does a run that was stopped and resumed. The training set is copied to the model's device as a whole.
+    Modules keep their modes: those that were left in evaluation mode in a model in training mode are trained in it.
 
     Args:
         model: any network; architecture parameters are those of its XD layers (xdnas.params).
@@ -104,7 +107,8 @@ def fit(
         log: folder for TensorBoard: loss, metric and distances from the start.
 
     Raises:
-        ValueError: for settings that make no sense, or a checkpoint that is broken or of another run.
+        ValueError: for settings that make no sense, a last batch of one sample that a batch norm cannot take, or a
+            checkpoint that is broken or of another run.
         FileNotFoundError: when there is nothing to resume from.
         Diverged: while iterating, when loss or validation metric are not finite.
     """
@@ -116,6 +120,7 @@ def fit(
         raise ValueError(f"fit: seed {seed} must be 0 or more")
     plan = {"epochs": epochs, "seed": seed, "settings": asdict(settings) if settings else None, **_plain(recipe)}
     state = _State(model, recipe, settings, epochs)
+    check_last_batch(model, task.train.tensors[0], recipe.batch_size)
     if resume:
         assert checkpoint is not None
         state.load(checkpoint, plan)
@@ -124,14 +129,23 @@ def fit(
 
 @torch.no_grad()
 def evaluate(model: nn.Module, dataset: TensorDataset, metric: Metric, batch_size: int) -> float:
-    """Mean of the metric over a data set, in evaluation mode; the model's mode is as before afterwards."""
-    device, training = device_of(model), model.training
-    model.eval()
+    """Mean of the metric over a data set, in evaluation mode; every module's mode is as before afterwards.
+
+    Raises:
+        ValueError: the metric does not give one value per sample.
+    """
+    device = device_of(model)
     total = torch.zeros((), device=device)
     x, y = dataset.tensors
-    for inputs, targets in zip(x.split(batch_size), y.split(batch_size), strict=True):
-        total += metric.values(model(inputs.to(device)), targets.to(device)).sum()
-    model.train(training)
+    with in_mode(model, training=False):
+        for inputs, targets in zip(x.split(batch_size), y.split(batch_size), strict=True):
+            values = metric.values(model(inputs.to(device)), targets.to(device))
+            if values.shape != (len(inputs),):
+                raise ValueError(
+                    f"metric {metric.name!r} gave shape {tuple(values.shape)} for {len(inputs)} samples; it must give "
+                    f"one value per sample, shape ({len(inputs)},)"
+                )
+            total += values.sum()
     return float(total) / len(x)
 
 
@@ -147,6 +161,8 @@ class _State:
         self.model = model
         self.history: list[Epoch] = []
         self.optimizers, self.schedules = optimizers_of(model, recipe, settings, epochs)
+        trained = {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
+        self.untrained = [p for p in architecture_parameters(model) if id(p) not in trained]
 
     def save(self, path: Path, plan: dict[str, Any]) -> None:
         state = {
@@ -206,12 +222,19 @@ def _one_epoch(state: _State, task: Task, data: tuple[Tensor, ...], batch_size: 
     indices = torch.randperm(len(x), generator=torch.Generator().manual_seed(order)).to(x.device)
     generator = torch.Generator(x.device).manual_seed(augment)
     total = torch.zeros((), device=x.device)
-    state.model.train()
-    with torch.random.fork_rng([x.device] if x.is_cuda else []):
+    with (
+        in_mode(state.model, training=True),
+        without_gradients(state.untrained),
+        torch.random.fork_rng([x.device] if x.is_cuda else []),
+    ):
         torch.manual_seed(other)
         for batch in indices.split(batch_size):
             inputs = x[batch] if task.augment is None else task.augment(x[batch], generator)
             loss = task.loss(state.model(inputs), y[batch])
+            if loss.ndim:
+                raise ValueError(
+                    f"fit: the task's loss gave shape {tuple(loss.shape)}; it must be one number, a mean over the batch"
+                )
             for optimizer in state.optimizers:
                 optimizer.zero_grad()
             loss.backward()

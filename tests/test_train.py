@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from xdnas.params import named_architecture_parameters, named_model_weights
 from xdnas.search import train
 from xdnas.swap import swap
-from xdnas.tasks.optimizers import factor, optimizers_of
+from xdnas.tasks.optimizers import lr_factor, optimizers_of
 from xdnas.tasks.savepoint import read_tensors
 from xdnas.tasks.task import Recipe, Task
 from xdnas.tasks.train import ArchSettings, Diverged, Epoch, evaluate, fit
@@ -134,7 +134,7 @@ def test_architecture_has_its_own_optimizer_without_weight_decay() -> None:
 
 def test_milestones_hit_whole_epochs() -> None:
     recipe = Recipe("adam", 1.0, milestones=((0.55, 0.5), (0.2, 0.8)))
-    factors = [factor(recipe, epoch, 100) for epoch in (0, 19, 20, 54, 55, 99)]
+    factors = [lr_factor(recipe, epoch, 100) for epoch in (0, 19, 20, 54, 55, 99)]
     assert factors == [1.0, 1.0, 0.8, 0.8, 0.5, 0.5]
 
 

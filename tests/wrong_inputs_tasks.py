@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.io import savemat
-from smalltask import small_task
+from smalltask import net, small_task
 from torch.utils.data import TensorDataset
 
 from xdnas.backbones import build
 from xdnas.tasks import load
 from xdnas.tasks.images import FOLDER
 from xdnas.tasks.metrics import relative_l2
+from xdnas.tasks.task import Recipe
+from xdnas.tasks.train import fit
 
 
 def _load(name: str, **options: Any) -> Callable[[], object]:
@@ -182,5 +184,11 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         r"train must be torch.utils.data.TensorDataset\(inputs, targets\), not list",
     ),
     ("no metric", _own(metric=relative_l2), TypeError, r"metric <function relative_l2.* must be an xdnas.tasks.Metric"),
+    (
+        "batch size",
+        lambda: fit(net(), small_task(), Recipe("adam", 1e-3, batch_size=0), epochs=1),
+        ValueError,
+        r"Recipe: batch_size 0 must be a whole number above 0",
+    ),
     ("fno dimensions", lambda: build("fno", dimensions=0), ValueError, r"FNO: dimensions 0"),
 ]
