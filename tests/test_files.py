@@ -12,6 +12,18 @@ from xdnas import save_architecture, swap
 from xdnas.files import write_atomic
 
 
+def test_only_regular_files_are_replaced_and_links_stay(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        with pytest.raises(OSError, match="it is there and no regular file"):
+            write_atomic(tmp_path / name, "x")
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_atomic(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_a_file_is_as_readable_as_others(umask: int, mode: int, tmp_path: Path) -> None:
     before = os.umask(umask)

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from swapnet import Net, assert_same_state, state
@@ -207,6 +208,58 @@ def test_a_layer_that_hides_outside_the_modules_is_found_out(x: Tensor) -> None:
     with pytest.raises(SwapError, match="still calls the old layer 'first'"):
         swap(net, x)
     assert type(net.first) is nn.Conv2d
+
+
+class Twice(nn.Module):
+    """Calls a layer as a submodule and through a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+        self.hidden = [self.conv]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.hidden[0](self.conv(x))
+        return y
+
+
+def test_half_of_the_calls_hidden_is_found_out_too(x: Tensor) -> None:
+    model = Twice()
+    with pytest.raises(SwapError, match=r"'conv' .*: 2 calls before, 1 of the new one"):
+        swap(model, x)
+    assert type(model.conv) is nn.Conv2d
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_parts_are_refused_and_keep_their_mode(x: Tensor) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), torch.jit.script(nn.Conv2d(3, 3, 1)), nn.Dropout())
+    with pytest.raises(SwapError, match=r"'1' is compiled by torch.jit; swap first"):
+        plan(model, x)
+    assert all(module.training for module in model.modules())
+
+
+class Penalised(nn.Conv2d):
+    def penalty(self) -> Tensor:
+        return self.weight.square().sum()
+
+
+def test_a_subclass_with_methods_of_its_own_stays(x: Tensor) -> None:
+    report = plan(nn.Sequential(nn.Conv2d(3, 3, 1), Penalised(3, 3, 1)), x)
+    assert "Penalised has a penalty of its own" in report.layer("1").reason
+
+
+def test_swapped_in_inference_mode_it_can_still_be_trained(x: Tensor) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 3, 1))
+    with torch.inference_mode():
+        swap(model, x.clone())
+    model(x).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_numpy_integers_are_integers(x: Tensor) -> None:
+    three: Any = np.int64(3)
+    conv = nn.Conv2d(three, three, (three, 3), padding=three)
+    assert swap(nn.Sequential(conv), x).layers[0].swapped
 
 
 def test_constant_inputs_and_zero_kernels_are_no_error() -> None:

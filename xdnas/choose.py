@@ -71,7 +71,7 @@ def _own_code(module: nn.Module) -> str:
         return f"has a {patched[0]} of its own, set on the instance"
     classes = type(module).__mro__[: type(module).__mro__.index(base)]
     own = {name for kind in classes for name, value in vars(kind).items() if callable(value) or name in _TENSORS}
-    changed = sorted(name for name in own - _HARMLESS if hasattr(base, name) or name in _TENSORS)
+    changed = sorted(own - _HARMLESS)
     return f"its class {type(module).__name__} has a {changed[0]} of its own" if changed else ""
 
 

@@ -7,6 +7,7 @@ carried out on the input.
 """
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -76,9 +77,14 @@ Size = int | Sequence[int]
 def per_axis(value: Size, dims: int, name: str, least: int) -> tuple[int, ...]:
     """An int or a sequence of ints as a tuple of `dims` ints, each at least `least`."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * dims
-    if len(values) != dims or not all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values):
+    if len(values) != dims or not all(is_int(v) and v >= least for v in values):
         raise ValueError(f"XD: {name} {value!r} must be an int or {dims} ints, each at least {least}")
-    return values
+    return tuple(map(int, values))
+
+
+def is_int(value: object) -> bool:
+    """Whether it is a whole number, of Python or NumPy; truth values are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def resolve_padding(padding: "str | Size", kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:

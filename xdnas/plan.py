@@ -19,19 +19,21 @@ from xdnas.xd import XD
 
 @dataclass
 class Prepared:
-    """Everything that a swap needs and nothing that it has done: the layers, their XD layers, the output before."""
+    """What a swap needs: the layers, their XD layers, how often the sample calls each, and the output before."""
 
     found: list[Found]
     layers: dict[str, Layer]
     replacements: dict[str, XD]
+    calls: dict[str, int]
     output: object
 
 
 @dataclass
 class _Calls:
-    """How the sample called a layer: input shapes and the number of samples in all calls."""
+    """How the sample called a layer: input shapes, how often, and the number of samples in all calls."""
 
     sizes: dict[tuple[int, ...], None] = field(default_factory=dict)
+    number: int = 0
     samples: int = 0
     unbatched: bool = False
 
@@ -79,10 +81,11 @@ def prepare(
             layer.reason = _unfit_calls(calls[layer.name])
             if layer.reason and named_exactly(layer, include):
                 raise SwapError(f"layer {layer.name!r} cannot be swapped: {layer.reason}")
-    with same_random_state(model, inputs):
+    # parameters made in inference mode could never be trained
+    with same_random_state(model, inputs), torch.inference_mode(False):
         replacements = {f.name: _replacement(f, calls[f.name], options) for f in found if not f.reason}
     layers = {f.name: _row(f, calls.get(f.name), replacements.get(f.name)) for f in found}
-    return Prepared(found, layers, replacements, output)
+    return Prepared(found, layers, replacements, {name: calls[name].number for name in replacements}, output)
 
 
 def _check_arguments(model: nn.Module, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> None:
@@ -114,6 +117,8 @@ def _wrapper(module: nn.Module) -> str:
     """What has looked at the parameters or the code of a module already and would not see a swap."""
     if isinstance(module, nn.parallel.DistributedDataParallel):
         return "wrapped for distributed training"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "compiled by torch.jit"
     compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
     return "compiled" if compiled else ""
 
@@ -138,6 +143,7 @@ def _recorder(calls: _Calls) -> Any:
         axes = len(module.kernel_size)  # type: ignore[arg-type]
         calls.unbatched |= x.dim() == axes + 1
         calls.sizes[tuple(x.shape[-axes:])] = None
+        calls.number += 1
         calls.samples += len(x)
 
     return record

@@ -129,7 +129,7 @@ def _checked(
             output = run(model, inputs)
         except Exception as error:
             raise SwapError(f"swapped, the model does not run: {type(error).__name__}: {error}; undone") from error
-    _check_called(errors)
+    _check_called(errors, prepared.calls)
     for name, calls in errors.items():
         for value, dtype in calls:
             _check_error(f"layer {name!r}", value, allowance(tolerance, dtype))
@@ -156,12 +156,13 @@ def _comparison(layer: nn.Module, xd: XD, errors: list[Measured]) -> Callable[..
     return compare
 
 
-def _check_called(errors: Mapping[str, list[Measured]]) -> None:
+def _check_called(errors: Mapping[str, list[Measured]], calls: Mapping[str, int]) -> None:
     for name, found in errors.items():
-        if not found:
+        if len(found) != calls[name]:
             raise SwapError(
                 f"the model still calls the old layer {name!r} through a reference that is no submodule (a list, a "
-                f"closure); exclude it or use nn.ModuleList; undone"
+                f"closure): {calls[name]} calls before, {len(found)} of the new one; exclude it or use nn.ModuleList; "
+                "undone"
             )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xdnas import warmstart
 from xdnas.fused import apply, columns, rows
-from xdnas.geometry import Axis, Size, convolution_geometry, per_axis
+from xdnas.geometry import Axis, Size, convolution_geometry, is_int, per_axis
 from xdnas.kmatrix import as_complex
 from xdnas.product import product
 
@@ -73,8 +73,8 @@ class XD(nn.Module):
         dims = 1 if isinstance(input_size, int) else len(tuple(input_size))
         if dims not in DENSE_UP_TO:
             raise ValueError(f"XD: input_size {input_size!r} must be an int or 1 to 3 ints, one per axis")
-        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         _check_channels(in_channels, out_channels, groups)
+        self.in_channels, self.out_channels, self.groups = int(in_channels), int(out_channels), int(groups)
         self.input_size = per_axis(input_size, dims, "input_size", 1)
         self.kernel_size = per_axis(kernel_size, dims, "kernel_size", 1)
         self.stride = per_axis(stride, dims, "stride", 1)
@@ -88,7 +88,7 @@ class XD(nn.Module):
         start = warmstart.convolution(self.n, self.depth, device=device, dtype=dtype)
         self.K, self.L, self.M = start
         real = self.K[0].factors.dtype
-        pair = (out_channels, in_channels // groups)
+        pair = (self.out_channels, self.in_channels // self.groups)
         self.b = nn.Parameter(torch.zeros(*self.n, 2, device=device, dtype=real)) if arch_bias else None
         one = torch.tensor([1.0, 0.0], device=device, dtype=real)
         self.C = nn.Parameter(one.repeat(*pair, 1)) if gates else None
@@ -275,7 +275,7 @@ def _autocast(x: Tensor) -> bool:
 
 def _check_channels(in_channels: int, out_channels: int, groups: int) -> None:
     for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
-        if not isinstance(value, int) or value < 1:
+        if not is_int(value) or value < 1:
             raise ValueError(f"XD: {name} {value!r} must be a positive int")
     if in_channels % groups or out_channels % groups:
         raise ValueError(f"XD: groups {groups} must divide in_channels {in_channels} and out_channels {out_channels}")
