@@ -6,21 +6,31 @@ if __name__ != "xdnas.search":
 import functools
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import Any
 
 from torch import nn
 
-from xdnas.search.prepare import prepare
+from xdnas.search.prepare import Given, prepare
 from xdnas.search.progress import watching
 from xdnas.search.results import SearchResult as SearchResult
 from xdnas.search.results import finish, read_result
-from xdnas.search.runfolder import add_trials, best_trial, claimed, pending, read_trial, stopwatch, trial_folder
+from xdnas.search.runfolder import (
+    add_trials,
+    best_trial,
+    claimed,
+    pending,
+    read_trial,
+    resumable,
+    stopwatch,
+    trial_folder,
+)
 from xdnas.search.space import architecture_settings, weight_settings
 from xdnas.search.trial import Setup, run_trial
-from xdnas.search.tune import check_address, payload, ray_running, run_trials
+from xdnas.search.tune import WORKER_THREADS, check_address, payload, ray_running, run_trials
 from xdnas.tasks.task import Task
 from xdnas.tasks.train import ArchSettings as ArchSettings
 from xdnas.tasks.train import Diverged
@@ -54,8 +64,8 @@ def search(
     - `frozen`, the supernet that may not leave its start: one trial at the backbone's best step size. It does what the
       backbone does.
     - `xd`, the searched supernet: optimizer, step size, momentum and warm-up of the architecture parameters, around the
-      recipe's; the first trial is the recipe's own. Its weights take the backbone's best step size, so the backbone's
-      trials are a part of the price of the search, and `seconds` counts them.
+      recipe's; the first trial is the recipe's own. Its weights take the step size that the backbone's trials chose, so
+      these are a part of its price: SearchResult.seconds counts all trials, the "seconds" of a method only its own.
 
     All start from the same weights and see the samples in the same order. The trial with the lowest validation metric
     after its last epoch is the best of a method; the test set is looked at once for each of these. Settings are drawn
@@ -68,7 +78,9 @@ def search(
         epochs: of each trial.
         seed: of settings, weights, shuffling.
         out: run folder, must be new; None = `runs/<task>-<date>-<time>`.
-        resume: continue the search in `out`, which must have been started with the same arguments.
+        resume: continue the search in `out`, which must have been started with the same arguments; the device may be
+            another. A network of your own must have the same weights again, a task of your own the same data, recipes,
+            and names of loss and metric. Trials that have ended count for early stopping as before.
         start: checkpoint (.pt with a state_dict, or .safetensors) with trained weights of the backbone.
         data: file or folder of a named task's data.
         task_options: of `xdnas.tasks.load` for a named task, e.g. {"resolution": 1024}.
@@ -87,39 +99,28 @@ def search(
         if value < 1:
             raise ValueError(f"search: {name} {value} must be at least 1")
     check_address(address)
-    setup, loaded = prepare(
-        task,
-        backbone,
-        ("xd",),
-        epochs=epochs,
-        seed=seed,
-        out=out,
-        resume=resume,
-        start=start,
-        data=data,
-        task_options=task_options,
-        device=device,
-        record={"trials": trials, "early_stopping": early_stopping},
-    )
-    cpus = _cpus()
-    concurrent = concurrent if address else min(concurrent, cpus)
-    with claimed(setup.folder), ExitStack() as stack:
+    given = Given(task, backbone, epochs, seed, out, resume, start, data, task_options, device)
+    record = {"verb": "search", "trials": trials, "early_stopping": early_stopping, "worker_threads": WORKER_THREADS}
+    setup, loaded = prepare(given, ("xd",), record)
+    with claimed(setup.folder), resumable("search", setup.folder):
         if (setup.folder / "results.json").is_file():
             return read_result(setup)
-        elapsed = stack.enter_context(stopwatch(setup.folder))
-        stack.enter_context(watching(setup.folder, epochs, progress))
-        ray = functools.cache(lambda: stack.enter_context(ray_running(address, cpus, payload(setup))))
-        try:
-            for names in _stages(setup, loaded, trials):
-                if names:
-                    run_trials(
-                        names, setup, ray(), concurrent=concurrent, early_stopping=early_stopping, lines=progress
-                    )
-        except KeyboardInterrupt as error:
-            raise KeyboardInterrupt(
-                f"search stopped; it continues with the same arguments, resume=True and out={str(setup.folder)!r}"
-            ) from error
-        return finish(setup, loaded, ("backbone", "frozen", "xd", *loaded.rivals), elapsed())
+        with stopwatch(setup.folder) as elapsed, watching(setup.folder, epochs, progress):
+            _run_stages(setup, loaded, trials, address, concurrent, early_stopping, progress)
+            return finish(setup, loaded, ("backbone", "frozen", "xd", *loaded.rivals), elapsed())
+
+
+def _run_stages(
+    setup: Setup, task: Task, trials: int, address: str | None, concurrent: int, early_stopping: bool, lines: bool
+) -> None:
+    """Run what has not ended; Ray starts when there is something to run."""
+    cpus = _cpus()
+    concurrent = concurrent if address else min(concurrent, cpus)
+    with ExitStack() as stack:
+        storage = functools.cache(lambda: stack.enter_context(ray_running(address, cpus, payload(setup))))
+        for names in _stages(setup, task, trials):
+            if names:
+                run_trials(names, setup, storage(), concurrent=concurrent, early_stopping=early_stopping, lines=lines)
 
 
 def train(
@@ -148,32 +149,23 @@ def train(
         OSError: a file could not be written; the earlier ones are whole, and resume=True continues.
     """
     method = "backbone" if settings is None else "xd"
-    setup, loaded = prepare(
-        task,
-        backbone,
-        (method,),
-        epochs=epochs,
-        seed=seed,
-        out=out,
-        resume=resume,
-        start=start,
-        data=data,
-        task_options=task_options,
-        device=device,
-        record={"settings": asdict(settings) if settings else None},
-    )
+    given = Given(task, backbone, epochs, seed, out, resume, start, data, task_options, device)
+    chosen = asdict(settings) if settings else None
+    setup, loaded = prepare(given, (method,), {"verb": "train", "settings": chosen})
     values = {"lr": setup.recipe(loaded, method).lr}
-    if settings is not None:
-        values |= {f"arch_{name}": value for name, value in asdict(settings).items()}
-    with claimed(setup.folder), stopwatch(setup.folder) as elapsed, watching(setup.folder, epochs, progress):
-        (name,) = add_trials(setup.folder, method, [values])
-        for _ in pending(setup.folder, [name]):
-            try:
-                for _ in run_trial(setup, loaded, name):
-                    pass
-            except Diverged:
-                break
-        if not (setup.folder / "results.json").is_file():
+    values |= {f"arch_{name}": value for name, value in (chosen or {}).items()}
+    folder = setup.folder
+    with (
+        claimed(folder),
+        resumable("training", folder),
+        stopwatch(folder) as elapsed,
+        watching(folder, epochs, progress),
+    ):
+        (name,) = add_trials(folder, method, [values])
+        for _ in pending(folder, [name]):
+            with suppress(Diverged):
+                deque(run_trial(setup, loaded, name), maxlen=0)
+        if not (folder / "results.json").is_file():
             finish(setup, loaded, (method,), elapsed())
         return _train_result(setup, method, name)
 

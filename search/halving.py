@@ -1,20 +1,21 @@
 """Which trials are stopped early: asynchronous successive halving, every method among its own trials."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-from xdnas.search.runfolder import read_trial, trial_folder, write_status
+from xdnas.search.runfolder import read_trial, read_trials, trial_folder, write_status
 
 
 class Halving(FIFOScheduler):
     """ASHA (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning") within every method.
 
     After half of the epochs (a warm-up takes up to a quarter) a trial goes on if it is in the better half of those of
-    its method that came as far before it. Which ones come first depends on timing. A stopped trial is marked in its
-    folder.
+    its method that came as far before it, those that ended before the search was resumed among them. Which ones come
+    first depends on timing. A stopped trial is marked in its folder.
     """
 
     def __init__(self, folder: Path, epochs: int, early_stopping: bool, lines: bool) -> None:
@@ -29,7 +30,17 @@ class Halving(FIFOScheduler):
             self.halvings[method] = ASHAScheduler(
                 time_attr="epoch", metric="valid", mode="min", max_t=self.epochs, grace_period=first, reduction_factor=2
             )
+            self._replay(method)
         return self.halvings[method]
+
+    def _replay(self, method: str) -> None:
+        """Tell a halving what the trials reported that have ended already."""
+        for ended in read_trials(self.folder, method):
+            if ended.status:
+                known: Any = SimpleNamespace(trial_id=f"ended {ended.name}")
+                self.halvings[method].on_trial_add(None, known)  # type: ignore[arg-type]
+                for row in ended.epochs:
+                    self.halvings[method].on_trial_result(None, known, row)  # type: ignore[arg-type]
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Take a trial to its method's halving."""

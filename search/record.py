@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xdnas.search.runfolder import Trial, best_trial, read_json, read_trial, read_trials
+from xdnas.search.runfolder import Trial, best_trial, read_json, read_trials
 
 # what the report takes from every file
 _RESULTS = {"task": str, "metric": str, "backbone": str, "methods": list, "baselines": dict, "search_seconds": float}
@@ -73,20 +73,8 @@ def read_record(folder: Path) -> Record:
     for rows in sorted((folder / "trials").glob("*/epochs.jsonl")):
         _check_epochs(rows)
     order = [entry["name"] for entry in results["methods"]]
-    trials = [trial for method in order for trial in _trials(folder, method)]
+    trials = [trial for method in order for trial in read_trials(folder, method)]
     return Record(folder, config, results, trials, _arrays(folder / "predictions.npz"))
-
-
-def _trials(folder: Path, method: str) -> list[Trial]:
-    try:
-        return read_trials(folder, method)
-    except KeyError:
-        for config in sorted((folder / "trials").glob("*/config.json")):
-            try:
-                read_trial(config.parent)
-            except KeyError as error:
-                raise ValueError(f"{str(config.parent)!r}: its config.json or result.json lacks {error}") from error
-        raise
 
 
 def _object(path: Path, missing: str) -> dict[str, Any]:

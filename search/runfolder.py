@@ -87,8 +87,19 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def resumable(what: str, folder: Path) -> Iterator[None]:
+    """Let a KeyboardInterrupt tell that the run has a folder, and how to go on in it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"{what} stopped; it continues with the same arguments, resume=True and out={str(folder)!r}"
+        ) from error
+
+
+@contextmanager
 def stopwatch(folder: Path) -> Iterator[Callable[[], float]]:
-    """Wall seconds spent on a run, over all its sessions that were not killed; kept in clock.json."""
+    """Wall seconds spent on a run, those before it was resumed among them unless it was killed; kept in clock.json."""
     clock = folder / "clock.json"
     before = float(read_json(clock)["seconds"]) if clock.is_file() else 0.0
     began = time.monotonic()
@@ -161,13 +172,19 @@ def write_status(own: Path, status: str) -> None:
 
 
 def read_trial(own: Path) -> Trial:
-    """What the folder of a trial tells."""
+    """What the folder of a trial tells.
+
+    Raises:
+        ValueError: a file of it is broken.
+    """
     config = read_json(own / "config.json")
     rows = own / "epochs.jsonl"
     epochs = [json.loads(line) for line in rows.read_text().splitlines()] if rows.is_file() else []
-    ended = own / "result.json"
-    status = str(read_json(ended)["status"]) if ended.is_file() else ""
-    return Trial(own.name, config["method"], config["settings"], status, epochs)
+    ended = read_json(own / "result.json") if (own / "result.json").is_file() else {"status": ""}
+    try:
+        return Trial(own.name, config["method"], config["settings"], str(ended["status"]), epochs)
+    except KeyError as error:
+        raise ValueError(f"{str(own)!r}: its config.json or result.json lacks {error}") from error
 
 
 def read_trials(folder: Path, method: str | None = None) -> list[Trial]:

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -134,22 +133,3 @@ def trained_model(setup: Setup, task: Task, method: str, weights: Path) -> nn.Mo
     model = make_model(setup, task, method)
     load_weights(model, read_tensors(weights), f"checkpoint {str(weights)!r}")
     return model
-
-
-def is_registered(task: Task) -> bool:
-    """Whether `load(task.name, **task.options)` gives this very task, so that its name can stand for it."""
-    if task.name not in xdnas.tasks.TASKS:
-        return False
-    other = xdnas.tasks.load(task.name, **task.options)
-    same = (task.loss, task.metric, task.augment) == (other.loss, other.metric, other.augment)
-    return same and fingerprint(task) == fingerprint(other)
-
-
-def fingerprint(task: Task) -> str:
-    """A hash of all samples of a task."""
-    digest = hashlib.sha256()
-    for part in (task.train, task.valid, task.test):
-        for tensor in part.tensors:
-            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -4,29 +4,33 @@ Ray only hands out names of trials and decides which ones to stop early. Setting
 run folder, so nothing of Ray's own state has to survive.
 """
 
-import atexit
-import functools
 import logging
 import os
-import pickle
-import secrets
 import shlex
-import shutil
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xdnas.search.runfolder import pending
+from xdnas.search.runfolder import pending, trial_folder
+from xdnas.search.scratch import own_folder, token
 from xdnas.search.trial import Setup, run_trial
 from xdnas.tasks.train import Diverged
 
+if TYPE_CHECKING:
+    from ray import tune
+
 # what a diverged or failed trial reports in place of its metric: Tune takes no nan
 SENTINEL = 1e30
+WORKER_THREADS = 1
+# file of a trial that a worker has taken
+_WORKER = "started"
+# seconds until it is told that no worker has taken a trial
+_PATIENCE = 120.0
 _LOCAL = ("127.", "localhost", "0.0.0.0", "[::1]")
 
 
@@ -57,33 +61,38 @@ def ray_running(address: str | None, cpus: int, payload: int) -> Iterator[Path]:
     Yields:
         A folder for Ray's own files, removed afterwards.
     """
-    _set_environment(address)
+    with _environment(address), own_folder() as folder:
+        import ray
+
+        own = not ray.is_initialized()
+        try:
+            if own and address is not None:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            elif own:
+                _start_local(folder, cpus, payload)
+            yield folder
+        finally:
+            if own:
+                ray.shutdown()
+                _forget_token()
+
+
+def _start_local(folder: Path, cpus: int, payload: int) -> None:
     import ray
 
-    own = not ray.is_initialized()
-    folder = _own_folder()
-    try:
-        if own and address is not None:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        elif own:
-            with _import_path():
-                ray.init(
-                    address="local",
-                    num_cpus=cpus,
-                    num_gpus=torch.cuda.device_count(),
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    object_store_memory=100 * 2**20 + 2 * payload,
-                    # Ray gives this to a shell as it is
-                    runtime_env={"py_executable": shlex.quote(sys.executable)},
-                    _temp_dir=str(folder),
-                )
-        yield folder
-    finally:
-        if own:
-            ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with _import_path():
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            num_gpus=torch.cuda.device_count(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=100 * 2**20 + 2 * payload,
+            # Ray gives this to a shell as it is
+            runtime_env={"py_executable": shlex.quote(sys.executable)},
+            _temp_dir=str(folder),
+        )
 
 
 def run_trials(
@@ -101,17 +110,26 @@ def run_trials(
         RuntimeError: a trial failed; the others have ended, and nothing of them is lost.
         KeyboardInterrupt: the user stopped it.
     """
+    for name in names:
+        (trial_folder(setup.folder, name) / _WORKER).unlink(missing_ok=True)
+    with _waiting(names, setup.folder, storage):
+        grid = _tuner(names, setup, storage, concurrent, early_stopping, lines).fit()
+    results = [grid[i] for i in range(len(grid))]
+    _check_ended(names, setup.folder, [(r.config, r.metrics, r.error) for r in results])
+
+
+def _tuner(
+    names: Sequence[str], setup: Setup, storage: Path, concurrent: int, early_stopping: bool, lines: bool
+) -> "tune.Tuner":
     from ray import tune
 
     from xdnas.search.halving import Halving
 
-    space = {"trial": tune.grid_search(list(names))}
-    assert len(pickle.dumps(space)) < 2**16 or len(names) > 1000, "the search space holds names only"
     gpus = torch.cuda.device_count() if setup.device.startswith("cuda") else 0
     resources: dict[str, float] = {"cpu": 1, "gpu": min(1.0, gpus / concurrent)} if gpus else {"cpu": 1}
-    tuner = tune.Tuner(
+    return tune.Tuner(
         tune.with_resources(tune.with_parameters(tune_trial, setup=setup), resources),
-        param_space=space,
+        param_space={"trial": tune.grid_search(list(names))},
         tune_config=tune.TuneConfig(
             metric="valid",
             mode="min",
@@ -126,9 +144,30 @@ def run_trials(
             failure_config=tune.FailureConfig(max_failures=2),
         ),
     )
-    grid = tuner.fit()
-    results = [grid[i] for i in range(len(grid))]
-    _check_ended(names, setup.folder, [(r.config, r.metrics, r.error) for r in results])
+
+
+@contextmanager
+def _waiting(names: Sequence[str], folder: Path, storage: Path) -> Iterator[None]:
+    """Say so if no worker takes a trial: Ray itself waits for workers that cannot start, silently and for ever."""
+
+    def tell() -> None:
+        if any((trial_folder(folder, name) / _WORKER).is_file() for name in names):
+            return
+        own = storage / "session_latest" / "logs"
+        print(
+            f"xdnas: no trial has started in {_PATIENCE:g} seconds: Ray's workers cannot start, or they wait for "
+            f"CPUs or GPUs. Ray's logs are in {own if own.is_dir() else '/tmp/ray/session_latest/logs'}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    timer = threading.Timer(_PATIENCE, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def payload(setup: Setup) -> int:
@@ -145,6 +184,9 @@ def tune_trial(config: dict[str, Any], setup: Setup) -> None:
 
     number = 0
     try:
+        # a trial has one CPU
+        torch.set_num_threads(WORKER_THREADS)
+        (trial_folder(setup.folder, config["trial"]) / _WORKER).touch()
         for epoch in run_trial(setup, setup.load_task(), config["trial"]):
             number = epoch.number
             tune.report({"epoch": number, "valid": epoch.valid})
@@ -162,11 +204,11 @@ def _check_ended(
     reasons = {
         config["trial"]: (metrics or {}).get("failed") or _line(error) for config, metrics, error in rows if config
     }
-    open_ = pending(folder, names)
-    if open_:
-        text = "; ".join(f"{name}: {reasons.get(name) or 'its worker ended'}" for name in open_[:3])
+    left = pending(folder, names)
+    if left:
+        text = "; ".join(f"{name}: {reasons.get(name) or 'its worker ended'}" for name in left[:3])
         raise RuntimeError(
-            f"{len(open_)} of {len(names)} trials failed: {text}. What is finished is kept; when the cause is gone, "
+            f"{len(left)} of {len(names)} trials failed: {text}. What is finished is kept; when the cause is gone, "
             f"continue with resume=True, out={str(folder)!r}"
         )
 
@@ -177,8 +219,12 @@ def _line(error: Exception | None) -> str:
     return lines[-1 if "Traceback" in str(error) or "ray::" in str(error) else 0] if lines else ""
 
 
-def _set_environment(address: str | None) -> None:
-    """Before Ray is imported: quiet, nothing in the home folder, Ctrl-C as everywhere else."""
+@contextmanager
+def _environment(address: str | None) -> Iterator[None]:
+    """Ray reads these when it starts: quiet, nothing in the home folder, Ctrl-C as everywhere else; undone at the end.
+
+    What the user has set stays as it is.
+    """
     wanted = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -188,31 +234,25 @@ def _set_environment(address: str | None) -> None:
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     }
     if address is None:
-        wanted |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_token())}
-    for name, value in wanted.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-
-
-def _own_folder() -> Path:
-    """A new temporary folder that is named after this process; those that killed processes left are removed."""
-    # socket paths below this folder may have 107 characters
-    base = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) <= 24 else "/tmp")
-    for left in base.glob("xdnas-*-*"):
-        process = left.name.split("-")[1]
-        if process.isdigit() and left.owner() == Path.home().owner() and not _alive(int(process)):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"xdnas-{os.getpid()}-", dir=base))
-
-
-def _alive(process: int) -> bool:
+        wanted |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token())}
+    ours = {name: value for name, value in wanted.items() if name not in os.environ}
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    os.environ.update(ours)
+    logger.setLevel(logging.CRITICAL)
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        yield
+    finally:
+        logger.setLevel(level)
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+def _forget_token() -> None:
+    """Ray keeps the token that it has read; another search of this process may have to do with another cluster."""
+    from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -227,17 +267,3 @@ def _import_path() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
-
-
-@functools.cache
-def _token() -> Path:
-    """A secret for this process that only its user can read: the workers of a local Ray listen on the network.
-
-    Ray reads it once per process, so every search of a process uses the same.
-    """
-    folder = _own_folder()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "token"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
-    return path
