@@ -21,7 +21,7 @@ lint: $(READY)
 	$(PY) -m mypy
 
 bench: $(READY)
-	$(PY) benchmarks/operation.py
+	$(PY) benchmarks/operation.py --write
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -1,16 +1,18 @@
 """Searches behind the accuracy tables: each is one call of `xdnas.search.search`, kept with its configuration.
 
     python benchmarks/accuracy.py lenet --work DIR [--data DIR]     # resumes what DIR already holds
-    python benchmarks/accuracy.py burgers --seed 1 --work DIR
+    python benchmarks/accuracy.py burgers --seeds 0 1 2 --work DIR
 
 A finished search is written to benchmarks/results/<name>.md, beside the published figures at full scale.
 """
 
 import argparse
 import json
+import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xdnas.files import write_atomic
 from xdnas.search import search
 
 RESULTS = Path(__file__).parent / "results"
@@ -67,35 +69,43 @@ EXPERIMENTS = {
 }
 
 
-def markdown(experiment: Experiment, folder: Path) -> str:
-    """The table of a finished run, with everything that is needed to run it again."""
-    results = json.loads((folder / "results.json").read_text())
-    config = json.loads((folder / "config.json").read_text())
-    config["task_options"].pop("data", None)
+def markdown(experiment: Experiment, folders: list[Path]) -> str:
+    """The table of finished runs, one for each seed, with everything that is needed to run them again."""
+    runs = [json.loads((folder / "results.json").read_text()) for folder in folders]
+    configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+    for config in configs:
+        config["task_options"].pop("data", None)
+    metric, seeds = runs[0]["metric"], ", ".join(str(run["seed"]) for run in runs)
+    seconds = ", ".join(f"{run['search_seconds']:.0f}" for run in runs)
     lines = [
         f"# {experiment.title}",
         "",
-        f"Scale: {experiment.scale} One seed ({config['seed']}); {experiment.trials} trials for each tuned method, the "
-        f"best by validation. Test {results['metric']}, lower is better. Seconds are wall time, two trials at once, "
-        "on a machine that had other work to do: upper bounds.",
+        f"Scale: {experiment.scale} {experiment.trials} trials for each tuned method, the best by validation. "
+        f"Seeds {seeds}. Test {metric}, lower is better. Seconds are wall time of a method's trials, two at once, on a "
+        "machine that had other work to do: upper bounds.",
         "",
-        f"| method | test {results['metric']} | validation | trials | seconds of its trials | parameters |",
+        f"| method | test {metric} | of each seed | trials | seconds | parameters |",
         "| --- | --- | --- | --- | --- | --- |",
+        *(_row([run["methods"][i] for run in runs]) for i in range(len(runs[0]["methods"]))),
+        *(f"| trivial: {name} | {value:.4f} | | | | |" for name, value in runs[0]["baselines"].items()),
+        "",
+        f"Whole search: {seconds} s. Settings of the best trials:",
+        "",
+        *(f"- seed {run['seed']}, {m['name']}: {json.dumps(m['settings'])}" for run in runs for m in run["methods"]),
     ]
-    for m in results["methods"]:
-        cost = f"{m['trials']} | {m['seconds']:.0f} | {m['parameters']:,}"
-        lines.append(f"| {m['name']} | {_number(m['test'])} | {_number(m['valid'])} | {cost} |")
-    lines += [f"| trivial: {name} | {value:.4f} | | | | |" for name, value in results["baselines"].items()]
-    lines += ["", f"Whole search: {results['search_seconds']:.0f} s. Settings of the best trials:", ""]
-    lines += [f"- {m['name']}: {json.dumps(m['settings'])}" for m in results["methods"]]
     if experiment.published:
         lines += ["", f"Published, at full scale: {experiment.published}"]
-    lines += ["", "Configuration:", "", "```json", json.dumps(config, indent=1), "```", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "Configuration:", "", "```json", json.dumps(configs[0], indent=1), "```", ""])
 
 
-def _number(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.4f}"
+def _row(entries: list[dict[str, Any]]) -> str:
+    tests = [m["test"] for m in entries]
+    each = ", ".join("diverged" if test is None else f"{test:.4f}" for test in tests)
+    mean = "diverged" if None in tests else f"{statistics.mean(tests):.4f}"
+    spread = f" +- {statistics.stdev(tests):.4f}" if len(tests) > 1 and None not in tests else ""
+    seconds = ", ".join(f"{m['seconds']:.0f}" for m in entries)
+    first = entries[0]
+    return f"| {first['name']} | {mean}{spread} | {each} | {first['trials']} | {seconds} | {first['parameters']:,} |"
 
 
 def main() -> None:
@@ -103,27 +113,24 @@ def main() -> None:
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints, outside the repository")
     parser.add_argument("--data", help="folder with the original data; default $XDNAS_DATA")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     given = parser.parse_args()
     experiment = EXPERIMENTS[given.name]
-    folder = given.work / f"{given.name}-{given.seed}"
-    search(
-        experiment.task,
-        experiment.backbone,
-        trials=experiment.trials,
-        epochs=experiment.epochs,
-        seed=given.seed,
-        out=folder,
-        resume=(folder / "config.json").is_file(),
-        data=given.data,
-        task_options=experiment.options,
-    )
-    suffix = f"-seed{given.seed}" if given.seed else ""
-    path = RESULTS / f"{given.name}{suffix}.md"
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(markdown(experiment, folder))
-    partial.replace(path)
+    folders = [given.work / f"{given.name}-{seed}" for seed in given.seeds]
+    for seed, folder in zip(given.seeds, folders, strict=True):
+        search(
+            experiment.task,
+            experiment.backbone,
+            trials=experiment.trials,
+            epochs=experiment.epochs,
+            seed=seed,
+            out=folder,
+            resume=(folder / "config.json").is_file(),
+            data=given.data,
+            task_options=experiment.options,
+        )
+    RESULTS.mkdir(exist_ok=True)
+    write_atomic(RESULTS / f"{given.name}.md", markdown(experiment, folders))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from xdnas import XD
+from xdnas.files import write_atomic
 
 RESULTS = Path(__file__).parent / "results" / "operation.md"
 
@@ -108,10 +109,8 @@ def main() -> None:
             "# Cost of one XD layer\n\nForward plus backward in training mode, float32, medians of "
             f"{options.repeats} interleaved runs in one process (`make bench`). {hardware}.\n\n{rows}\n"
         )
-        partial = RESULTS.with_suffix(".partial")
-        partial.parent.mkdir(exist_ok=True)
-        partial.write_text(text)
-        partial.replace(RESULTS)
+        RESULTS.parent.mkdir(exist_ok=True)
+        write_atomic(RESULTS, text)
 
 
 if __name__ == "__main__":
