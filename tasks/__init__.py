@@ -3,13 +3,13 @@
 if __name__ != "xdnas.tasks":
     raise ImportError("import xdnas.tasks, not tasks")
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from xdnas.names import near
 from xdnas.tasks import burgers, images
 from xdnas.tasks.metrics import Metric as Metric
 from xdnas.tasks.task import Budget as Budget
@@ -38,15 +38,16 @@ def load(name: str, *, data: str | os.PathLike[str] | None = None, seed: int = 0
         FileNotFoundError: data are missing; the message says where to get them.
     """
     if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ValueError(f"unknown task {name!r}; {hint}known: {', '.join(TASKS)}")
-    known = [
-        option for option in inspect.signature(TASKS[name]).parameters if option not in ("data", "seed", "permuted")
-    ]
+        raise ValueError(f"unknown task {name!r}{near(name, TASKS)}; known: {', '.join(TASKS)}")
+    known = option_names(name)
     for option in options:
         if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"task {name!r} has no option {option!r}; {hint}it has: {', '.join(known)}")
+            raise ValueError(f"task {name!r} has no option {option!r}{near(option, known)}; it has: {', '.join(known)}")
     return TASKS[name](data=data, seed=seed, **options)
+
+
+def option_names(name: str) -> list[str]:
+    """The options of a task that are its own; "permuted" is bound in its name."""
+    return [
+        option for option in inspect.signature(TASKS[name]).parameters if option not in ("data", "seed", "permuted")
+    ]

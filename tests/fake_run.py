@@ -15,7 +15,13 @@ def write_run(folder: Path, *, tests: dict[str, float | None] | None = None, tri
     """Write the files of a search over `tests` (test metric by method; None = all its trials diverged)."""
     tests = dict(FINAL) if tests is None else tests
     folder.mkdir(parents=True)
-    config = {"task": "burgers", "task_options": {"resolution": 32}, "backbone": "pde", "trials": trials}
+    config = {
+        "verb": "search",
+        "task": "burgers",
+        "task_options": {"resolution": 32},
+        "backbone": "pde",
+        "trials": trials,
+    }
     versions = {"python": "3.11", "torch": "2.13", "platform": "Linux <x86>"}
     _write(folder / "config.json", {**config, "epochs": epochs, "seed": 7, "versions": versions})
     for method, test in tests.items():

@@ -53,7 +53,7 @@ def _resume(given: dict[str, object], options: dict[str, object]) -> Callable[[]
 def _find(task: str, out: str | None) -> Callable[[], object]:
     def call() -> object:
         with _folder() as base:
-            write_run(base / "runs" / "a")
+            (write_run(base / "runs" / "a") / "report.html").touch()
             before = Path.cwd()
             os.chdir(base)
             try:

@@ -44,7 +44,7 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         "swap: glob",
         lambda: _swap(include="1.O"),
         SwapError,
-        r"matches no convolution; near misses: '1.0'.*: '0', '1.0'",
+        r"matches no convolution \(did you mean '1.0'.*: '0', '1.0'",
     ),
     ("swap: container", lambda: _swap(include="1"), SwapError, r"but '1' holds some: write '1\.\*'"),
     ("swap: exclude container", lambda: _swap(exclude="1"), SwapError, r"but '1' holds some: write '1\.\*'"),

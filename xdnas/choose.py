@@ -5,7 +5,6 @@ One rule for names: a string is a glob on the full dotted name (`fnmatch.fnmatch
 layer with several names is taken by any of them.
 """
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from xdnas.names import near
 from xdnas.report import SwapError, quoted
 from xdnas.xd import XD
 
@@ -181,6 +181,5 @@ def _check_match(model: nn.Module, found: list[Found], pattern: Pattern, argumen
     elif isinstance(pattern, str):
         known = [name for layer in found for name in layer.names]
         every = [name for name, _ in model.named_modules() if name]
-        near = difflib.get_close_matches(pattern, known) or difflib.get_close_matches(pattern, every)
-        text += f"; near misses: {quoted(near)}" if near else ""
+        text += near(pattern, known) or near(pattern, every)
     raise SwapError(f"{text}. Convolutions in this model: {quoted(layer.name for layer in found)}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdnas.flags import UsageError, parse
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# what is told in one line; anything else is a fault of xdnas and keeps its traceback
+# what is told in one line; anything else is surely a fault of xdnas and keeps its traceback
 _EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError, ImportError, MemoryError)
 
 
@@ -21,15 +21,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = parse(given)
         _run(args)
-    except KeyboardInterrupt:
-        again = given if "--resume" in given else [*given, "--resume"]
-        hint = f" Continue with: xdnas {shlex.join(again)}" if given[:1] in (["search"], ["train"]) else ""
-        print(f"\nxdnas: stopped; every finished epoch is kept.{hint}", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\nxdnas: stopped{_continued(given) if error.args else ''}", file=sys.stderr)
         return 130
     except _EXPECTED as error:
         if "--debug" in given:
             traceback.print_exc()
-        print(f"xdnas: error: {_one_line(error)}", file=sys.stderr)
+        known = isinstance(error, (UsageError, OSError)) or "--debug" in given
+        print(f"xdnas: error: {_one_line(error)}{'' if known else ' (--debug tells where)'}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     return 0
 
@@ -40,6 +39,12 @@ def _run(args: argparse.Namespace) -> None:
     {"search": commands.search, "train": commands.train, "data": commands.data}[args.verb](args)
 
 
+def _continued(given: Sequence[str]) -> str:
+    """How to go on; a run that has a folder says so in its KeyboardInterrupt."""
+    again = given if "--resume" in given else [*given, "--resume"]
+    return f"; every finished epoch is kept. Continue with: xdnas {shlex.join(again)}"
+
+
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.errno in _FULL:
@@ -47,7 +52,7 @@ def _one_line(error: BaseException) -> str:
         return f"{os.strerror(error.errno)}{where}; what is finished is kept: make room, then continue with --resume"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {str(error.filename)!r}"
-    return text if isinstance(error, (ValueError, OSError, ArithmeticError)) else f"{text} (--debug tells where)"
+    return text
 
 
 if __name__ == "__main__":

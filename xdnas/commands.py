@@ -30,6 +30,7 @@ def search(args: argparse.Namespace) -> None:
         resume=args.resume,
         start=config.get("start", args.start),
         task_options=_task_options(args, config),
+        device=args.device,
         address=args.address,
     )
     _show(result.folder)
@@ -44,16 +45,14 @@ def train(args: argparse.Namespace) -> None:
     if args.plain and flags:
         raise UsageError(f"--plain trains no architecture, so {', '.join(flags)} cannot be given with it")
     folder, config = _started(args, ())
-    task = _task(args, config)
-    backbone = config.get("backbone", args.backbone or task.backbone)
     epochs = config.get("epochs", _or(args.epochs, _budget(args.task).epochs))
     if folder:
         settings = _kept_settings(folder, config["settings"])
     else:
-        settings = None if args.plain else _arch_settings(args, task.recipe(backbone), epochs)
+        settings = None if args.plain else _arch_settings(args, _recipe(args), epochs)
     result = run(
         args.task,
-        backbone,
+        config.get("backbone", args.backbone),
         epochs=epochs,
         settings=settings,
         seed=config.get("seed", _or(args.seed, 0)),
@@ -61,6 +60,7 @@ def train(args: argparse.Namespace) -> None:
         resume=args.resume,
         start=config.get("start", args.start),
         task_options=_task_options(args, config),
+        device=args.device,
     )
     _show(result.folder)
     if result.diverged:
@@ -134,6 +134,12 @@ def _task(args: argparse.Namespace, config: Mapping[str, Any]) -> "Task":
     return xdnas.tasks.load(args.task, **_task_options(args, config))
 
 
+def _recipe(args: argparse.Namespace) -> "Recipe":
+    """The recipe alone: the samples do not stay in memory beside those of the training."""
+    task = _task(args, {})
+    return task.recipe(args.backbone or task.backbone)
+
+
 def _task_options(args: argparse.Namespace, config: Mapping[str, Any]) -> dict[str, Any]:
     """What the task is loaded with: as the run that is resumed has it, or as given."""
     return dict(config.get("task_options") or _options(args))
@@ -193,10 +199,12 @@ def _show(folder: Path) -> None:
     from rich.console import Console
 
     from xdnas.search.report import print_tables, write_report
+    from xdnas.search.runfolder import resumable
 
-    print_tables(folder, Console())
-    print(f"report: {write_report(folder)}")
-    print(folder)
+    with resumable("the report", folder):
+        print_tables(folder, Console())
+        print(f"report: {write_report(folder)}")
+        print(folder)
 
 
 def _shape(size: tuple[int, ...]) -> str:

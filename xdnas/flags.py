@@ -1,11 +1,11 @@
 """The flags of every command, and what is wrong with a command line."""
 
 import argparse
-import difflib
-import inspect
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
+
+from xdnas.names import near
 
 
 class UsageError(ValueError):
@@ -29,7 +29,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(given)
     if unknown:
         flags = {flag for action in _verbs(parser)[args.verb]._actions for flag in action.option_strings}
-        raise UsageError(f"unknown argument {unknown[0]!r}{_close(unknown[0], flags)}; see xdnas {args.verb} --help")
+        raise UsageError(f"unknown argument {unknown[0]!r}{near(unknown[0], flags)}; see xdnas {args.verb} --help")
     from xdnas.backbones import BACKBONES
     from xdnas.tasks import TASKS
 
@@ -42,12 +42,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 def _known(what: str, name: str, names: Iterable[str]) -> None:
     known = list(names)
     if name not in known:
-        raise UsageError(f"unknown {what} {name!r}{_close(name, known)}; known: {', '.join(known)}")
-
-
-def _close(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=2)
-    return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+        raise UsageError(f"unknown {what} {name!r}{near(name, known)}; known: {', '.join(known)}")
 
 
 def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -109,13 +104,13 @@ examples:
 """
 
 
-def _add_verb(verbs: Any, name: str, told: str, epilog: str) -> argparse.ArgumentParser:
+def _add_verb(verbs: Any, name: str, purpose: str, epilog: str) -> argparse.ArgumentParser:
     from xdnas.tasks import TASKS
 
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
-        help=told,
-        description=told[0].upper() + told[1:] + ".",
+        help=purpose,
+        description=purpose[0].upper() + purpose[1:] + ".",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -137,12 +132,9 @@ def _add_verb(verbs: Any, name: str, told: str, epilog: str) -> argparse.Argumen
 
 
 def _task_options() -> str:
-    from xdnas.tasks import TASKS
+    from xdnas.tasks import TASKS, option_names
 
-    names = {task: list(inspect.signature(load).parameters) for task, load in TASKS.items()}
-    # "permuted" is bound in the name of the task, the others have flags of their own
-    shown = {task: [n for n in own if n not in ("data", "seed", "permuted")] for task, own in names.items()}
-    return "; ".join(f"{task}: {', '.join(own)}" for task, own in shown.items())
+    return "; ".join(f"{task}: {', '.join(option_names(task))}" for task in TASKS)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -157,6 +149,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", metavar="DIR", help="run folder, must be new unless resumed (default: runs/TASK-DATE-TIME)"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="cpu, cuda, or cuda:1 for one of several; may change when resumed (default: cuda if there is one)",
     )
     parser.add_argument(
         "--resume",
@@ -174,8 +171,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _add_search(verbs: Any) -> None:
     from xdnas.tasks import BUDGETS
 
-    told = "find the best settings of the architecture's optimizer and compare the supernet with its backbone"
-    parser = _add_verb(verbs, "search", told, _SEARCH_EPILOG)
+    purpose = "find the best settings of the architecture's optimizer and compare the supernet with its backbone"
+    parser = _add_verb(verbs, "search", purpose, _SEARCH_EPILOG)
     _add_run(parser)
     trials = ", ".join(f"{name} {budget.trials}" for name, budget in BUDGETS.items())
     parser.add_argument("--trials", metavar="N", type=_count, help=f"of every method (default: {trials})")
@@ -185,8 +182,8 @@ def _add_search(verbs: Any) -> None:
 
 
 def _add_train(verbs: Any) -> None:
-    told = "train one network: the supernet with fixed settings, or the plain backbone"
-    parser = _add_verb(verbs, "train", told, _TRAIN_EPILOG)
+    purpose = "train one network: the supernet with fixed settings, or the plain backbone"
+    parser = _add_verb(verbs, "train", purpose, _TRAIN_EPILOG)
     _add_run(parser)
     kind = parser.add_argument_group("the network", "the supernet with the task's own settings, unless told otherwise")
     kind.add_argument("--plain", action="store_true", help="train the backbone as it is, without XD-operations")

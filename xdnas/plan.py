@@ -1,6 +1,5 @@
 """What a swap would do: run the sample once, look at every convolution, build what would stand in its place."""
 
-import difflib
 import inspect
 import math
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from xdnas.choose import Found, Patterns, Where, choose, find, named_exactly
+from xdnas.names import near
 from xdnas.report import Layer, Report, SwapError, by, quoted
 from xdnas.sample import run, same_random_state, untouched
 from xdnas.xd import XD
@@ -96,9 +96,7 @@ def _check_arguments(model: nn.Module, inputs: tuple[Any, ...], options: Mapping
     known = [p.name for p in inspect.signature(XD.from_conv).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise SwapError(f"unknown option {name!r}{hint}; XD layers know {', '.join(known)}")
+            raise SwapError(f"unknown option {name!r}{near(name, known)}; XD layers know {', '.join(known)}")
     lazy = [name for name, module in model.named_modules() if _is_lazy(module)]
     if lazy:
         raise SwapError(f"layers {quoted(lazy)} are lazy; run the model once, so that they get their sizes")

@@ -1,5 +1,6 @@
 """Which run to continue, and with which settings: those that it was started with."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,37 +8,36 @@ from typing import Any
 from xdnas.flags import UsageError
 from xdnas.search.runfolder import read_json
 
-# what tells the config of a search from that of a single training
-_MARK = {"search": "trials", "train": "settings"}
 RUNS = Path("runs")
 
 
 def find_run(verb: str, task: str, out: str | None) -> Path:
     """The run folder to continue: `out`, or the newest unfinished run of that verb and task in runs/.
 
-    A run is finished when its results.json is there.
+    A run is finished when its results.json and its report.html are there.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: a config.json is broken.
+        ValueError: the config.json in `out` is broken; one in runs/ is passed over, with a line on stderr.
         UsageError: `out` is of another task or verb.
     """
-    if out is not None:
-        folder = Path(out)
-        config = folder / "config.json"
-        if not config.is_file():
-            raise FileNotFoundError(
-                f"nothing to resume in {out!r}: it holds no config.json; leave out --resume to start"
-            )
-        if not _is_of(read_json(config), verb, task):
-            raise UsageError(
-                f"{out!r} holds no {verb} on {task!r}, so it cannot be resumed as one; see its config.json"
-            )
-        return folder.absolute()
-    open_ = [path for path in RUNS.glob("*/config.json") if not (path.parent / "results.json").is_file()]
-    matching = [path for path in open_ if _is_of(read_json(path), verb, task)]
+    return _newest(verb, task) if out is None else _named(verb, task, out)
+
+
+def _named(verb: str, task: str, out: str) -> Path:
+    config = Path(out) / "config.json"
+    if not config.is_file():
+        raise FileNotFoundError(f"nothing to resume in {out!r}: it holds no config.json; leave out --resume to start")
+    if not _is_of(read_json(config), verb, task):
+        raise UsageError(f"{out!r} holds no {verb} on {task!r}, so it cannot be resumed as one; see its config.json")
+    return config.parent.absolute()
+
+
+def _newest(verb: str, task: str) -> Path:
+    unfinished = [path for path in RUNS.glob("*/config.json") if not _is_finished(path.parent)]
+    matching = [path for path in unfinished if _is_of(_read(path), verb, task)]
     if not matching:
-        others = f"; unfinished there: {', '.join(sorted(path.parent.name for path in open_))}" if open_ else ""
+        others = f"; unfinished there: {', '.join(sorted(p.parent.name for p in unfinished))}" if unfinished else ""
         raise FileNotFoundError(
             f"no unfinished {verb} on {task!r} in {str(RUNS.absolute())!r}{others}. "
             "Leave out --resume to start one, or name its folder with --out"
@@ -45,8 +45,20 @@ def find_run(verb: str, task: str, out: str | None) -> Path:
     return max(matching, key=lambda path: (path.stat().st_mtime_ns, path.parent.name)).parent.absolute()
 
 
+def _is_finished(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in ("results.json", "report.html"))
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        return read_json(config)
+    except (ValueError, OSError) as error:
+        print(f"xdnas: passed over: {error}", file=sys.stderr)
+        return {}
+
+
 def _is_of(config: Mapping[str, Any], verb: str, task: str) -> bool:
-    return _MARK[verb] in config and config.get("task") == task
+    return (config.get("verb"), config.get("task")) == (verb, task)
 
 
 def settled(folder: Path, given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
