@@ -68,7 +68,7 @@ def _method_table(record: Record) -> "Table":
 
     metric = escape(str(record.results["metric"]))
     title = f"Methods on {escape(str(record.results['task']))} ({metric}, lower is better)"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption=words.times(record), caption_justify="left")
     table.add_column("method")
     for name in ("test", "validation", "parameters", "trials", "time"):
         table.add_column(name, justify="right")
@@ -129,8 +129,8 @@ def _summary(record: Record) -> Iterator[Html]:
     best = _best_row(record)
     columns = ["method", f"test {metric}", "validation", "parameters", "trials", "time", "settings of the best trial"]
     yield page.table(columns, rows, right=range(1, 6), best=() if best is None else (best,))
-    told = [f"{name}: {words.MEANING[name]}" for name in names if name in words.MEANING]
-    yield tag("p", f"Lower is better; time is of all trials of a method. {'; '.join(told)}.", css="quiet")
+    meanings = [f"{name}: {words.MEANING[name]}" for name in names if name in words.MEANING]
+    yield tag("p", f"Lower is better. {words.times(record)} {'; '.join(meanings)}.", css="quiet")
     if record.results["baselines"]:
         yield tag("h2", "Trivial predictors")
         rows = [[name, words.number(value)] for name, value in record.results["baselines"].items()]

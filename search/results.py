@@ -27,10 +27,11 @@ class SearchResult:
         folder: the run folder.
         task, metric: names; lower is better.
         methods: one dictionary per method: "name", "test" and "valid" (None if all its trials diverged), "seconds" (of
-            all its trials), "trials", "settings" (of the best one), "parameters", "diverged" (how many did).
+            its own trials; those of "xd" take the step size that the backbone's chose), "trials", "settings" (of the
+            best one), "parameters", "diverged" (how many did).
         baselines: test metric of trivial predictors.
         distance: {layer: {"K": ..., "L": ..., "M": ...}} of the best supernet from its start.
-        seconds: wall time of the whole search.
+        seconds: wall time of the whole search, all trials of all methods.
     """
 
     folder: Path

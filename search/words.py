@@ -11,8 +11,11 @@ MEANING = {
     "backbone": "the network as it is",
     "frozen": "its XD-operations left at their start, which is the backbone's own function",
     "xd": "its XD-operations trained: the searched supernet",
-    "fno": "the Fourier neural operator of the same size",
+    "fno": "the Fourier neural operator of the same width and depth",
 }
+# what the times of the methods are
+TIMES = "Time is of a method's own trials"
+SHARED = "xd takes the step size of the weights that the backbone's trials chose, so these are a part of its price"
 
 
 def number(value: float | None) -> str:
@@ -46,11 +49,19 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def comparison(value: float, other: float) -> str:
-    """One test metric against another, lower being better: "39 % lower than", "equal to", ..."""
+def rank(value: float, other: float) -> int:
+    """-1 if a test metric is lower than another, which is better; 1 if it is higher, 0 if they are as good as equal."""
     if value == other or abs(value - other) < TIE * max(abs(value), abs(other)):
+        return 0
+    return -1 if value < other else 1
+
+
+def comparison(value: float, other: float) -> str:
+    """One test metric against another in words: "39 % lower than", "within 1 % of", ..."""
+    order = rank(value, other)
+    if order == 0:
         return "within 1 % of"
-    if value < other:
+    if order < 0:
         return f"{_percent(1 - value / other)} lower than"
     return f"{_percent(value / other - 1)} higher than" if other > 0 else "higher than"
 
@@ -68,14 +79,11 @@ def headline(record: Record) -> str:
     if xd["test"] is None or backbone["test"] is None:
         gone = " and ".join(entry["name"] for entry in (xd, backbone) if entry["test"] is None)
         return f"No comparison: every trial of {gone} diverged."
-    told = comparison(xd["test"], backbone["test"])
+    order, difference = rank(xd["test"], backbone["test"]), comparison(xd["test"], backbone["test"])
+    verb = {-1: "beats", 0: "ties with", 1: "loses to"}[order]
     figures = f"test {metric} {number(xd['test'])} against {number(backbone['test'])}"
-    name = results["backbone"]
-    if "lower" in told:
-        return f"The searched supernet beats its backbone {name}: {figures}, {told.removesuffix(' than')}."
-    if "higher" in told:
-        return f"The searched supernet loses to its backbone {name}: {figures}, {told.removesuffix(' than')}."
-    return f"The searched supernet ties with its backbone {name}: {figures}, within 1 % of each other."
+    amount = difference.removesuffix(" than") if order else "within 1 % of each other"
+    return f"The searched supernet {verb} its backbone {results['backbone']}: {figures}, {amount}."
 
 
 def _alone(entry: Mapping[str, Any], metric: str) -> str:
@@ -97,26 +105,31 @@ def remarks(record: Record) -> list[str]:
     return sentences
 
 
+def times(record: Record) -> str:
+    """What the times in the table of the methods are."""
+    return f"{TIMES}; {SHARED}." if record.method("xd") and record.method("backbone") else f"{TIMES}."
+
+
 def _best(record: Record) -> list[str]:
     ranked = sorted((e for e in record.methods if e["test"] is not None), key=lambda entry: float(entry["test"]))
     if len(ranked) < 2:
         return []
     first, second = ranked[:2]
-    told = comparison(first["test"], second["test"])
-    if "lower" in told:
-        return [f"Best on the test set: {first['name']}, {told} {second['name']}."]
-    return [f"Best on the test set: {first['name']} and {second['name']}, {told} each other."]
+    difference = comparison(first["test"], second["test"])
+    if rank(first["test"], second["test"]):
+        return [f"Best on the test set: {first['name']}, {difference} {second['name']}."]
+    return [f"Best on the test set: {first['name']} and {second['name']}, {difference} each other."]
 
 
 def _frozen(record: Record) -> list[str]:
     frozen, backbone = record.method("frozen"), record.method("backbone")
     if not (frozen and backbone) or frozen["test"] is None or backbone["test"] is None:
         return []
-    told = comparison(frozen["test"], backbone["test"])
-    if "within" in told:
+    difference = comparison(frozen["test"], backbone["test"])
+    if rank(frozen["test"], backbone["test"]) == 0:
         return ["The frozen supernet ties with the backbone, as it must: it is the same function."]
     return [
-        f"The frozen supernet is {told} the backbone. Both are the same function at the start and train alike; "
+        f"The frozen supernet is {difference} the backbone. Both are the same function at the start and train alike; "
         "only rounding parts them, so a difference of this size between other methods may be chance too."
     ]
 

@@ -143,6 +143,16 @@ def test_tables(tmp_path: Path) -> None:
     assert [row.split("│")[1].strip() for row in rows] == ["xd-0", "xd-1", "xd"]
 
 
+def test_what_is_told_is_true_of_the_figures(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    terminal, page = " ".join(tables(folder).split()), write_report(folder).read_text()
+    assert "Time is of a method's own trials; xd takes the step size" in terminal
+    assert "xd takes the step size of the weights that the backbone&#x27;s trials chose" in page
+    assert "of the same size" not in page
+    alone = tables(write_run(tmp_path / "alone", tests={"backbone": 0.04}, trials=1))
+    assert "xd takes" not in alone
+
+
 def test_a_single_training(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", tests={"backbone": 0.04}, trials=1)
     assert "backbone has a test relative L2 of 0.04." in tables(folder)
