@@ -74,7 +74,6 @@ def ray_running(address: str | None, cpus: int, payload: int) -> Iterator[Path]:
         finally:
             if own:
                 ray.shutdown()
-                _forget_token()
 
 
 def _start_local(folder: Path, cpus: int, payload: int) -> None:
@@ -241,18 +240,24 @@ def _environment(address: str | None) -> Iterator[None]:
     os.environ.update(ours)
     logger.setLevel(logging.CRITICAL)
     try:
+        _read_again()
         yield
     finally:
         logger.setLevel(level)
         for name in ours:
             os.environ.pop(name, None)
+        _read_again()
 
 
-def _forget_token() -> None:
-    """Ray keeps the token that it has read; another search of this process may have to do with another cluster."""
-    from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+def _read_again() -> None:
+    """Ray reads how it is protected when it is imported, and keeps the token: let it look anew, unless it is in use."""
+    import ray
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
-    AuthenticationTokenLoader.instance().reset_cache()
+    if not ray.is_initialized():
+        # in this order: a thread that is about to end may still ask for the token
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

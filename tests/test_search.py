@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from searching import SETTINGS, setup, valids
 from smalltask import net, small_task
 from torch import Tensor
@@ -31,6 +32,8 @@ def ray_variables() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def ray_storage() -> Iterator[Path]:
     """One Ray for all tests here; it leaves no trace in this process."""
+    # the user may have imported it before
+    assert not ray.is_initialized()
     before, level = ray_variables(), logging.getLogger("ray.tune").level
     with ray_running(None, 2, 0) as storage:
         token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
