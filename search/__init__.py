@@ -19,6 +19,7 @@ from xdnas.search.progress import watching
 from xdnas.search.results import SearchResult as SearchResult
 from xdnas.search.results import finish, read_result
 from xdnas.search.runfolder import (
+    REPORT,
     add_trials,
     best_trial,
     claimed,
@@ -104,10 +105,19 @@ def search(
     setup, loaded = prepare(given, ("xd",), record)
     with claimed(setup.folder), resumable("search", setup.folder):
         if (setup.folder / "results.json").is_file():
-            return read_result(setup)
+            return _reported(read_result(setup))
         with stopwatch(setup.folder) as elapsed, watching(setup.folder, epochs, progress):
             _run_stages(setup, loaded, trials, address, concurrent, early_stopping, progress)
-            return finish(setup, loaded, ("backbone", "frozen", "xd", *loaded.rivals), elapsed())
+            return _reported(finish(setup, loaded, ("backbone", "frozen", "xd", *loaded.rivals), elapsed()))
+
+
+def _reported(result: SearchResult) -> SearchResult:
+    """The result, once its report stands in the run folder."""
+    from xdnas.search.report import write_report
+
+    if not (result.folder / REPORT).is_file():
+        write_report(result.folder)
+    return result
 
 
 def _run_stages(
@@ -166,7 +176,7 @@ def train(
             with suppress(Diverged):
                 deque(run_trial(setup, loaded, name), maxlen=0)
         if not (folder / "results.json").is_file():
-            finish(setup, loaded, (method,), elapsed())
+            _reported(finish(setup, loaded, (method,), elapsed()))
         return _train_result(setup, method, name)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xdnas.search import figures, page, words
 from xdnas.search.page import Html, tag
 from xdnas.search.record import Record, read_record
-from xdnas.search.runfolder import Trial
+from xdnas.search.runfolder import REPORT, Trial
 from xdnas.tasks.savepoint import write_atomic
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def write_report(folder: Path) -> Path:
     record = read_record(Path(folder))
     title = _title(record)
     sections = [*_summary(record), *_pictures(record), *_trials(record), *_setup(record)]
-    path = record.folder / "report.html"
+    path = record.folder / REPORT
     write_atomic(path, page.document(title, tag("h1", title), *sections))
     return path
 

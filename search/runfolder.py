@@ -21,6 +21,9 @@ import torch
 from xdnas.tasks.savepoint import write_atomic
 from xdnas.tasks.train import Epoch
 
+# the last file that a run writes
+REPORT = "report.html"
+
 
 @dataclass(frozen=True)
 class Trial:

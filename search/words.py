@@ -79,11 +79,25 @@ def headline(record: Record) -> str:
     if xd["test"] is None or backbone["test"] is None:
         gone = " and ".join(entry["name"] for entry in (xd, backbone) if entry["test"] is None)
         return f"No comparison: every trial of {gone} diverged."
+    if _by_chance(record, xd["test"], backbone["test"]):
+        return (
+            f"The searched supernet and its backbone {results['backbone']} are no further apart than two runs of one "
+            f"function: test {metric} {number(xd['test'])} against {number(backbone['test'])}."
+        )
     order, difference = rank(xd["test"], backbone["test"]), comparison(xd["test"], backbone["test"])
     verb = {-1: "beats", 0: "ties with", 1: "loses to"}[order]
     figures = f"test {metric} {number(xd['test'])} against {number(backbone['test'])}"
     amount = difference.removesuffix(" than") if order else "within 1 % of each other"
     return f"The searched supernet {verb} its backbone {results['backbone']}: {figures}, {amount}."
+
+
+def _by_chance(record: Record, xd: float, backbone: float) -> bool:
+    """Whether the frozen supernet, which computes what the backbone does, is further from it than the searched one."""
+    frozen = record.method("frozen")
+    if frozen is None or frozen["test"] is None:
+        return False
+    chance = abs(frozen["test"] - backbone)
+    return chance > 0 and abs(xd - backbone) <= chance
 
 
 def _alone(entry: Mapping[str, Any], metric: str) -> str:

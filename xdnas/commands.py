@@ -199,11 +199,12 @@ def _show(folder: Path) -> None:
     from rich.console import Console
 
     from xdnas.search.report import print_tables, write_report
-    from xdnas.search.runfolder import resumable
+    from xdnas.search.runfolder import REPORT, resumable
 
     with resumable("the report", folder):
         print_tables(folder, Console())
-        print(f"report: {write_report(folder)}")
+        page = folder / REPORT
+        print(f"report: {page if page.is_file() else write_report(folder)}")
         print(folder)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from xdnas.flags import UsageError
-from xdnas.search.runfolder import read_json
+from xdnas.search.runfolder import REPORT, read_json
 
 RUNS = Path("runs")
 
@@ -46,7 +46,7 @@ def _newest(verb: str, task: str) -> Path:
 
 
 def _is_finished(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in ("results.json", "report.html"))
+    return all((folder / name).is_file() for name in ("results.json", REPORT))
 
 
 def _read(config: Path) -> dict[str, Any]:
