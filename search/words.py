@@ -96,7 +96,7 @@ def _by_chance(record: Record, xd: float, backbone: float) -> bool:
     frozen = record.method("frozen")
     if frozen is None or frozen["test"] is None:
         return False
-    chance = abs(frozen["test"] - backbone)
+    chance = abs(float(frozen["test"]) - backbone)
     return chance > 0 and abs(xd - backbone) <= chance
 
 
