@@ -270,3 +270,9 @@ def test_hooks_of_swapped_layers_stay_and_can_be_removed(net: Net, x: Tensor) ->
     log.clear()
     net(x).sum().backward()
     assert log == []
+
+
+def test_numpy_integers_are_integers(x: Tensor) -> None:
+    three: Any = np.int64(3)
+    conv = nn.Conv2d(three, three, (three, 3), padding=three)
+    assert swap(nn.Sequential(conv), x).layers[0].swapped

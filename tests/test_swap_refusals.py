@@ -6,7 +6,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from swapnet import Net, assert_same_state, state
@@ -254,12 +253,6 @@ def test_swapped_in_inference_mode_it_can_still_be_trained(x: Tensor) -> None:
         swap(model, x.clone())
     model(x).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
-
-
-def test_numpy_integers_are_integers(x: Tensor) -> None:
-    three: Any = np.int64(3)
-    conv = nn.Conv2d(three, three, (three, 3), padding=three)
-    assert swap(nn.Sequential(conv), x).layers[0].swapped
 
 
 def test_constant_inputs_and_zero_kernels_are_no_error() -> None:
