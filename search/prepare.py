@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 import xdnas.tasks
+from xdnas.files import write_atomic
 from xdnas.search.identity import fingerprint, is_registered, network_fingerprint
 from xdnas.search.runfolder import new_folder, read_json, versions, write_json
 from xdnas.search.trial import Setup, make_model
-from xdnas.tasks.savepoint import load_weights, read_weights, to_bytes, write_atomic
+from xdnas.tasks.savepoint import load_weights, read_weights, to_bytes
 from xdnas.tasks.task import Task
 
 AnyPath = str | os.PathLike[str]

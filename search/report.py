@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xdnas.files import write_atomic
 from xdnas.search import figures, page, words
 from xdnas.search.page import Html, tag
 from xdnas.search.record import Record, read_record
 from xdnas.search.runfolder import REPORT, Trial
-from xdnas.tasks.savepoint import write_atomic
 
 if TYPE_CHECKING:
     from rich.console import Console

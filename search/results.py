@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from xdnas.files import write_atomic
 from xdnas.search.runfolder import best_trial, read_json, read_trials, trial_folder, write_json
 from xdnas.search.trial import Setup, make_model, trained_model
-from xdnas.tasks.savepoint import read_tensors, to_bytes, write_atomic
+from xdnas.tasks.savepoint import read_tensors, to_bytes
 from xdnas.tasks.task import Task
 from xdnas.tasks.train import device_of, evaluate
 

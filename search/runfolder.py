@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from xdnas.tasks.savepoint import write_atomic
+from xdnas.files import write_atomic
 from xdnas.tasks.train import Epoch
 
 # the last file that a run writes

@@ -11,8 +11,6 @@ from zipfile import BadZipFile
 import torch
 from torch import Tensor, nn
 
-from xdnas.files import write_atomic as write_atomic
-
 FORMAT = 1
 
 

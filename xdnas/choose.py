@@ -17,12 +17,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from xdnas.names import near
 from xdnas.report import SwapError, quoted
-from xdnas.xd import XD
+from xdnas.xd import CONVOLUTIONS, XD
 
 Pattern = str | re.Pattern[str] | type
 Patterns = Pattern | Sequence[Pattern] | None
 Where = Callable[[str, nn.Module], bool]
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TENSORS = ("weight", "bias")
 _HARMLESS = {"__init__", "extra_repr", "reset_parameters", "__repr__", "__annotate__", "__annotate_func__"}
 

@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from xdnas.choose import CONVOLUTIONS
 from xdnas.params import distance_from_start, xd_layers
 from xdnas.report import Layer, Report, SwapError
 from xdnas.sample import allowance, untouched
 from xdnas.swap import HOOKS, MODULE_ATTRIBUTES, Original, exchange
-from xdnas.xd import XD
+from xdnas.xd import CONVOLUTIONS, XD
 
 _CONV_ATTRIBUTES = frozenset(vars(nn.Conv2d(1, 1, 1, device="meta")))
 
