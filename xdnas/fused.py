@@ -38,6 +38,14 @@ class Fused(NamedTuple):
         """The size of the matrix."""
         return prod(self.grid)
 
+    @property
+    def rows(self) -> int:
+        """The number of its rows; fewer than n where some were left out."""
+        grid = list(self.grid)
+        for axis, blocks in self.factors:
+            grid[axis] = blocks.shape[2]
+        return prod(grid)
+
     def to(self, dtype: torch.dtype) -> "Fused":
         """The same matrix in another complex dtype."""
         return Fused(self.grid, [Factor(axis, blocks.to(dtype)) for axis, blocks in self.factors])

@@ -6,16 +6,20 @@ output positions.
 
 from collections.abc import Sequence
 from functools import reduce
+from math import prod
 from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from xdnas import warmstart
-from xdnas.fused import apply, columns, rows
+from xdnas.fused import columns
 from xdnas.geometry import Axis, Size, convolution_geometry, is_int, per_axis
 from xdnas.kmatrix import as_complex
-from xdnas.product import product
+from xdnas.pipeline import operate
+from xdnas.planes import real_matrices
+from xdnas.stages import analysis, single, synthesis
+from xdnas.steps import run
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # one dense matrix per axis up to this size: with several axes block factors need copies that a matrix does not
@@ -167,13 +171,17 @@ class XD(nn.Module):
         return self._operate(input)
 
     def _operate(self, x: Tensor) -> Tensor:
-        values = as_complex(self.K[0].factors)
-        signal = self._analyse(x.to(values.real.dtype), values.dtype)
-        mixed = _mix_channels(signal, self._diagonals(values.dtype), self.groups)
-        y = self._synthesise(mixed)
+        dtype = as_complex(self.K[0].factors).real.dtype
+        y = self._evaluate(self.geometry.pad(x.to(dtype)), *self._diagonals(dtype))
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, *(1,) * len(self.n))
         return y.to(x.dtype)
+
+    def _evaluate(self, x: Tensor, side: Tensor, taps: Tensor) -> Tensor:
+        axes = self.geometry.axes
+        before, first = analysis([k.fused(self._dense_up_to) for k in self.M], x.shape[2:])
+        behind, second = synthesis([k.fused(self._dense_up_to) for k in self.K], [axis.output for axis in axes])
+        return operate(before, behind, self.groups, self.output_size, x, side, taps, first, second)
 
     def _check_input(self, x: Tensor) -> None:
         wanted = (self.in_channels, *self.input_size)
@@ -185,47 +193,36 @@ class XD(nn.Module):
         if x.dtype != self.weight.dtype and not _autocast(x):
             raise TypeError(f"XD: input is {x.dtype} and the layer {self.weight.dtype}; convert one of them")
 
-    def _analyse(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """M x: real (B, I, *N) to (F, B, I)."""
-        x = self.geometry.pad(x)
-        batch, inputs, *size = x.shape
-        # one pass: the copy to frequency-first order makes the numbers complex as well
-        y = x.permute(*range(2, x.dim()), 0, 1).to(dtype, memory_format=torch.contiguous_format)
-        lead = 1
-        for kmatrix, positions in zip(self.M, size, strict=True):
-            y = apply(kmatrix.fused(self._dense_up_to), _along(y, lead, positions))
-            lead *= kmatrix.n
-        return y.reshape(lead, batch, inputs)
+    def _diagonals(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Two matrices, (1 or lead, 2 n, k) and (lead, k, pairs), whose product is C (L w + b) for all pairs."""
+        taps, ones = self._gated_kernel(dtype)
+        sides = [
+            columns(kmatrix.fused(self._dense_up_to), axis.kernel)
+            for kmatrix, axis in zip(self.L, self.geometry.axes, strict=True)
+        ]
+        stages, tensors = analysis([single(side) for side in sides[:-1]], self.kernel_size[:-1], taps.shape[0])
+        taps = run(stages, taps, tensors)
+        lead, last = prod(self.n[:-1]), self.n[-1]
+        taps = taps.reshape(lead, -1, ones.shape[1])
+        planes = taps.shape[1] // self.kernel_size[-1]
+        matrix = real_matrices(sides[-1][None], 2, planes, rows_inside=True, columns_inside=False)
+        if self.b is not None:
+            # b rides along as one more tap, whose weight is C
+            b = as_complex(self.b).reshape(lead, last, 1)
+            b_matrix = real_matrices(b, 2, ones.shape[0], rows_inside=True, columns_inside=False)
+            matrix = torch.cat((matrix.expand(lead, -1, -1), b_matrix), 2)
+            taps = torch.cat((taps, ones.expand(lead, -1, -1)), 1)
+        return matrix, taps
 
-    def _diagonals(self, dtype: torch.dtype) -> Tensor:
-        """C (L w + b) for every pair of channels: (F, I / G, O)."""
-        kernel = self.weight.permute(*range(2, self.weight.dim()), 1, 0).to(dtype)
-        pairs = self.in_channels // self.groups * self.out_channels
-        gates = None if self.C is None else as_complex(self.C).mT
-        taps = kernel if gates is None else kernel * gates
-        lead, last = 1, len(self.n) - 1
-        for i, (kmatrix, axis) in enumerate(zip(self.L, self.geometry.axes, strict=True)):
-            side = columns(kmatrix.fused(self._dense_up_to), axis.kernel)
-            taps = _along(taps, lead, axis.kernel.number)
-            if i == last and self.b is not None:
-                # b rides along as one more tap, whose weight is C
-                b = as_complex(self.b).reshape(lead, axis.n, 1)
-                side = torch.cat((side.expand(lead, -1, -1), b), 2)
-                one = torch.ones((), dtype=dtype, device=taps.device) if gates is None else gates.reshape(1, 1, pairs)
-                taps = torch.cat((taps, one.expand(lead, 1, pairs)), 1)
-            taps = product(side.expand(lead, -1, -1), taps)
-            lead *= axis.n
-        return taps.reshape(lead, self.in_channels // self.groups, self.out_channels)
-
-    def _synthesise(self, y: Tensor) -> Tensor:
-        """Real(K y) at the output positions: (F, B, O) to real (B, O, *T)."""
-        batch, outputs = y.shape[1:]
-        lead = 1
-        for kmatrix, axis in zip(self.K, self.geometry.axes, strict=True):
-            y = rows(kmatrix.fused(self._dense_up_to), _along(y, lead, axis.n), axis.output)
-            lead *= axis.output.number
-        real = y.real.reshape(*self.output_size, batch, outputs)
-        return real.permute(-2, -1, *range(len(self.n))).contiguous()
+    def _gated_kernel(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """C w as (planes, taps, pairs) and C as (planes, pairs), real without gates; pairs (G, I / G, O / G)."""
+        own, outputs = self.in_channels // self.groups, self.out_channels // self.groups
+        pairs = self.in_channels * outputs
+        kernel = self.weight.to(dtype).reshape(self.groups, outputs, own, -1).permute(3, 0, 2, 1).reshape(-1, pairs)
+        if self.C is None:
+            return kernel[None], torch.ones(1, pairs, dtype=dtype, device=kernel.device)
+        gates = self.C.to(dtype).view(self.groups, outputs, own, 2).permute(3, 0, 2, 1).reshape(2, pairs)
+        return gates[:, None] * kernel, gates
 
     @property
     def _dense_up_to(self) -> int:
@@ -279,22 +276,3 @@ def _check_channels(in_channels: int, out_channels: int, groups: int) -> None:
             raise ValueError(f"XD: {name} {value!r} must be a positive int")
     if in_channels % groups or out_channels % groups:
         raise ValueError(f"XD: groups {groups} must divide in_channels {in_channels} and out_channels {out_channels}")
-
-
-def _along(x: Tensor, lead: int, size: int) -> Tensor:
-    """The same numbers as (lead, size, trail), also when there are none."""
-    return x.reshape(lead, size, x.numel() // (lead * size))
-
-
-def _mix_channels(x: Tensor, diagonals: Tensor, groups: int) -> Tensor:
-    """Sum over input channels at every frequency: (F, B, I), (F, I / G, O) to (F, B, O)."""
-    if groups == 1:
-        return product(x, diagonals)
-    frequencies, batch, _ = x.shape
-    own, outputs = diagonals.shape[1:]
-    x = x.view(frequencies, batch, groups, own)
-    diagonals = diagonals.view(frequencies, own, groups, outputs // groups)
-    if own == 1:
-        return (x * diagonals).reshape(frequencies, batch, outputs)
-    mixed = torch.matmul(x.transpose(1, 2), diagonals.transpose(1, 2))
-    return mixed.transpose(1, 2).reshape(frequencies, batch, outputs)
