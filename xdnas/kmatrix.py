@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from xdnas.fused import LARGEST_BLOCK, Fused, apply, fuse
 from xdnas.transforms import (
     digit_reversed,
+    first_blocks,
     fourier_blocks,
     identity_blocks,
     permutation_blocks,
@@ -21,7 +22,8 @@ from xdnas.transforms import (
     random_blocks,
 )
 
-INITS = ("dft", "idft", "identity", "random")
+INITS = ("dft", "idft", "identity", "first", "random")
+LOWER = ("identity", "first", "random")
 
 
 def as_complex(pairs: Tensor) -> Tensor:
@@ -40,13 +42,15 @@ class KMatrix(nn.Module):
     Args:
         n: size, 2^a 3^b 5^c with n >= 2.
         depth: number of butterfly matrices, at least 1.
-        init: "dft", "idft", "identity", "random", or a permutation p as a sequence or int64 tensor (n,), for which the
-            matrix maps x to x[..., p]. At depth 1 "dft" is the Fourier matrix with rows in the order `frequencies` and
-            "idft" the inverse with columns in that order, so that their product is the identity. Deeper, the other
-            butterflies start as the identity.
+        init: "dft", "idft", "identity", "first", "random", or a permutation p as a sequence or int64 tensor (n,), for
+            which the matrix maps x to x[..., p]. At depth 1 "dft" is the Fourier matrix with rows in the order
+            `frequencies` and "idft" the inverse with columns in that order, so that their product is the identity.
+            "first" has ones in column 0 and zeros elsewhere. Deeper, the other butterflies start as the identity.
         normalized: divide the Fourier matrix by sqrt(n), which makes it unitary; else "idft" divides by n.
         increasing_stride: whether the first butterfly starts with stride 1. Default: only for "idft". With increasing
             strides "dft" and with decreasing ones "idft" reorder the other side of the matrix.
+        triangular: keep every block of every factor lower triangular; "identity", "first" and "random" only. Positions
+            within a block increase, so the matrix is exactly lower triangular at any depth, trained or not.
         generator: source of the numbers of "random".
 
     Raises:
@@ -62,6 +66,7 @@ class KMatrix(nn.Module):
         *,
         normalized: bool = True,
         increasing_stride: bool | None = None,
+        triangular: bool = False,
         generator: torch.Generator | None = None,
         device: "torch.device | str | None" = None,
         dtype: torch.dtype | None = None,
@@ -70,13 +75,19 @@ class KMatrix(nn.Module):
         radices(n)
         if depth < 1:
             raise ValueError(f"KMatrix: depth {depth} is not allowed; give a depth of at least 1")
+        if triangular and not (isinstance(init, str) and init in LOWER):
+            raise ValueError(
+                f"KMatrix: init {init if isinstance(init, str) else 'permutation'!r} is not lower triangular; with "
+                f"triangular=True give {', '.join(LOWER)}"
+            )
         self.n = n
         self.depth = depth
+        self.triangular = triangular
         self.increasing_stride = (
             init == "idft" if increasing_stride is None and isinstance(init, str) else bool(increasing_stride)
         )
         blocks = self._initial_blocks(init, normalized, generator)
-        flat = torch.stack([torch.cat([factor.reshape(-1) for factor in butterfly]) for butterfly in blocks])
+        flat = torch.stack([torch.cat([self._shaped(f).reshape(-1) for f in butterfly]) for butterfly in blocks])
         pairs = as_pairs(flat, torch.get_default_dtype() if dtype is None else dtype)
         self.factors = nn.Parameter(pairs.to(device))
 
@@ -95,6 +106,8 @@ class KMatrix(nn.Module):
             # only butterflies with an even index have the stride order of the first
             last = (self.depth - 1) // 2 * 2
             butterflies[last] = fourier_blocks(n, inverse=init == "idft", normalized=normalized, increasing=up)
+        elif init == "first":
+            butterflies[0] = first_blocks(n)[:: -1 if up else 1]
         elif init == "random":
             butterflies = [random_blocks(n, generator)[:: -1 if up ^ bool(d % 2) else 1] for d in range(self.depth)]
         elif init != "identity":
@@ -107,9 +120,16 @@ class KMatrix(nn.Module):
         return digit_reversed(self.n)
 
     def butterflies(self) -> list[list[Tensor]]:
-        """Complex views (n/r, r, r) of the factors of each butterfly, first applied first."""
+        """Complex blocks (n/r, r, r) of the factors of each butterfly, first applied first.
+
+        Views of the parameter; copies without the entries above the diagonals where the matrix is triangular.
+        """
         values = as_complex(self.factors)
-        return [list(self._views(values[d], self._increasing(d))) for d in range(self.depth)]
+        views = [self._views(values[d], self._increasing(d)) for d in range(self.depth)]
+        return [[self._shaped(factor) for factor in butterfly] for butterfly in views]
+
+    def _shaped(self, factor: Tensor) -> Tensor:
+        return factor.tril() if self.triangular else factor
 
     def _increasing(self, d: int) -> bool:
         return self.increasing_stride ^ bool(d % 2)
@@ -175,7 +195,8 @@ class KMatrix(nn.Module):
 
     def extra_repr(self) -> str:
         """Size, depth and stride order."""
-        return f"{self.n}, depth={self.depth}, increasing_stride={self.increasing_stride}"
+        triangular = ", triangular=True" if self.triangular else ""
+        return f"{self.n}, depth={self.depth}, increasing_stride={self.increasing_stride}{triangular}"
 
 
 def _checked_permutation(values: "Tensor | list[int]", n: int) -> Tensor:

@@ -89,6 +89,14 @@ def identity_blocks(n: int) -> list[Tensor]:
     return [torch.eye(r, dtype=torch.complex128).repeat(n // r, 1, 1) for r in radices(n)]
 
 
+def first_blocks(n: int) -> list[Tensor]:
+    """Factors, in decreasing stride, of the matrix with ones in column 0 that maps x to x[0] everywhere; complex128."""
+    factors = [torch.zeros(n // r, r, r, dtype=torch.complex128) for r in radices(n)]
+    for factor in factors:
+        factor[:, :, 0] = 1
+    return factors
+
+
 def random_blocks(n: int, generator: torch.Generator | None = None) -> list[Tensor]:
     """Complex normal factors in decreasing stride, scaled so that the product keeps the norm in the mean."""
     return [torch.randn(n // r, r, r, dtype=torch.complex128, generator=generator) / math.sqrt(r) for r in radices(n)]
