@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from xdnas.geometry import Positions
-from xdnas.product import product
 from xdnas.transforms import radices
 
 LARGEST_BLOCK = 64
@@ -93,66 +92,54 @@ def fuse(factors: Sequence[Sequence[Tensor]], increasing: Sequence[bool], n: int
 
 
 def _fuse_run(blocks: Sequence[Tensor], before: int, behind: int, increasing: bool) -> Tensor:
-    """The product of the factors of neighbouring digits: (before, behind, R, R)."""
-    digits = [block.shape[-1] for block in blocks]
-    size = prod(digits)
-    total: Tensor | None = None
-    order = range(len(digits))
-    for i in reversed(order) if increasing else order:
-        r, above, below = digits[i], prod(digits[:i]), prod(digits[i + 1 :])
-        block = blocks[i].reshape(before, above, below, behind, r, r).permute(0, 3, 1, 2, 4, 5)
-        if total is None:
-            total = torch.eye(size, dtype=block.dtype, device=block.device).expand(before, behind, size, size)
-        rows = total.reshape(before, behind, above, r, below, size).transpose(3, 4)
-        total = (block @ rows).transpose(3, 4).reshape(before, behind, size, size)
-    assert total is not None
-    return total
+    """The product of the factors of neighbouring digits: (before, behind, R, R).
 
-
-def apply(fused: Fused, x: Tensor, kept: int | None = None) -> Tensor:
-    """Apply along axis 1 of x (lead, N, trail); N <= n, the missing positions count as zeros.
-
-    Returns (lead, kept, trail): the first `kept` positions, all n by default; often a view of other strides.
+    Every factor changes one digit, from its column to its row, while the others stay. So an entry of the product is a
+    plain product of one entry of each factor, without sums.
     """
-    n, grid = fused.n, fused.grid
-    kept = n if kept is None else kept
-    lead, size, trail = x.shape
-    behind = n // grid[0]
-    columns = -(-size // behind)
-    if size < columns * behind:
-        x = torch.nn.functional.pad(x, (0, 0, 0, columns * behind - size))
-    x = x.reshape(lead, columns, *grid[1:], trail)
-    for i, (axis, blocks) in enumerate(fused.factors):
-        top = -(-kept // behind) if axis == 0 and i == len(fused.factors) - 1 else blocks.shape[2]
-        x = _mix(blocks[:, :, :top, : x.shape[1 + axis]], x, axis)
-    return x.reshape(lead, prod(x.shape[1:-1]), trail)[:, :kept]
+    size = prod(block.shape[-1] for block in blocks)
+    total: Tensor | None = None
+    done = 1
+    for block in reversed(blocks) if increasing else blocks:
+        r = block.shape[-1]
+        left = size // (done * r)
+        above, below = (left, done) if increasing else (done, left)
+        block = block.reshape(before, above, below, behind, r, r)
+        if increasing:  # digits behind this one are rows already: (before, behind, above, row, below, column, 1)
+            block = block.permute(0, 3, 1, 4, 2, 5)[..., None]
+            if total is not None:
+                total = total.view(before, behind, left, r, done, done).transpose(3, 4)[:, :, :, None]
+        else:  # digits before this one are rows already: (before, behind, above, row, 1, column, below)
+            block = block.permute(0, 3, 1, 4, 5, 2)[:, :, :, :, None]
+            if total is not None:
+                total = total.view(before, behind, done, 1, done, r, left)
+        total = block if total is None else total * block
+        done *= r
+        total = total.reshape(before, behind, *((left, done, done) if increasing else (done, done, left)))
+    assert total is not None
+    return total.view(before, behind, size, size)
+
+
+def apply(fused: Fused, x: Tensor) -> Tensor:
+    """Apply along axis 0 of x (n, T); often a view of other strides."""
+    y = x.reshape(*fused.grid, x.shape[1])
+    for axis, blocks in fused.factors:
+        y = _mix(blocks, y, axis)
+    return y.reshape(x.shape)
 
 
 def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Multiply one axis of the grid x (lead, *grid, trail) by blocks (before, behind, R', R)."""
-    shape = x.shape
-    lead, before, behind, trail = shape[0], prod(shape[1 : 1 + axis]), prod(shape[2 + axis : -1]), shape[-1]
-    radix, kept = shape[1 + axis], blocks.shape[2]
-    seen = x.reshape(lead, before, radix, behind, trail).transpose(2, 3).reshape(lead * before * behind, radix, trail)
-    y = product(blocks.expand(lead, -1, -1, -1, -1).reshape(lead * before * behind, kept, radix), seen)
-    y = y.view(lead, before, behind, kept, trail).transpose(2, 3)
-    return y.reshape(*shape[: 1 + axis], kept, *shape[2 + axis :])
+    """Multiply one axis of the grid x (*grid, T) by blocks (before, behind, R', R)."""
+    before, behind, rows, radix = blocks.shape
+    seen = x.reshape(before, radix, behind, x.shape[-1]).transpose(1, 2)
+    y = (blocks @ seen).transpose(1, 2)
+    return y.reshape(*x.shape[:axis], rows, *x.shape[axis + 1 :])
 
 
 def columns(fused: Fused, positions: Positions) -> Tensor:
     """Columns (n, number) of a matrix: all that a short kernel meets of L."""
-    n, values = fused.n, fused.factors[0].blocks
+    values = fused.factors[0].blocks
     if len(fused.grid) == 1:
         return positions.take(values[0, 0], 1)
-    places = positions.indices(n, values.device)
-    units = (torch.arange(n, device=values.device)[:, None] == places).to(values.dtype)
-    return apply(fused, units[None])[0]
-
-
-def rows(fused: Fused, x: Tensor, positions: Positions) -> Tensor:
-    """Some rows (lead, number, trail) of a matrix times x (lead, n, trail)."""
-    if len(fused.grid) == 1:
-        matrix = positions.take(fused.factors[0].blocks[0, 0], 0)
-        return product(matrix.expand(x.shape[0], -1, -1), x)
-    last = positions.start + positions.step * (positions.number - 1)
-    return positions.take(apply(fused, x, min(last + 1, fused.n)), 1)
+    places = positions.indices(fused.n, values.device)
+    return apply(fused, (torch.arange(fused.n, device=values.device)[:, None] == places).to(values.dtype))

@@ -161,7 +161,7 @@ class KMatrix(nn.Module):
         fused = self.fused()
         dtype = torch.promote_types(fused.factors[0].blocks.dtype, x.dtype)
         moved = x.movedim(dim, 0)
-        flat = moved.reshape(1, self.n, x.numel() // self.n).to(dtype)
+        flat = moved.reshape(self.n, x.numel() // self.n).to(dtype)
         return apply(fused.to(dtype), flat).reshape(moved.shape).movedim(0, dim)
 
     @property
