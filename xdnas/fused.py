@@ -97,7 +97,7 @@ def _fuse_run(blocks: Sequence[Tensor], before: int, behind: int, increasing: bo
     Every factor changes one digit, from its column to its row, while the others stay. So an entry of the product is a
     plain product of one entry of each factor, without sums.
     """
-    size = prod(block.shape[-1] for block in blocks)
+    size = prod([block.shape[-1] for block in blocks])
     total: Tensor | None = None
     done = 1
     for block in reversed(blocks) if increasing else blocks:
