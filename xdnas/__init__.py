@@ -1,8 +1,10 @@
 """Neural architecture search over operations: XD-operations started at the convolutions of a backbone."""
 
+from xdnas.causal import causal_stack as causal_stack
 from xdnas.checkpoint import CheckpointError as CheckpointError
 from xdnas.checkpoint import load_architecture as load_architecture
 from xdnas.checkpoint import save_architecture as save_architecture
+from xdnas.inference import for_inference as for_inference
 from xdnas.kmatrix import KMatrix as KMatrix
 from xdnas.kronecker import Kronecker as Kronecker
 from xdnas.params import architecture_parameters as architecture_parameters

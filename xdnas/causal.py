@@ -46,17 +46,21 @@ def masked(x: Tensor, K: Tensor, L: Tensor, W: Tensor, M: Tensor, groups: int = 
         W: real or complex (R, I / groups, O); real weights take half of the work.
         groups: groups of channels, as in torch.nn.Conv1d.
     """
-    (batch, inputs, steps), outputs = x.shape, W.shape[2]
-    own, made = inputs // groups, outputs // groups
     L, W = real_taps(L, W)
-    lower = lower_matrices(K, L, M).flatten(1)
+    return apply_lower(x, lower_matrices(K, L, M), W, groups)
+
+
+def apply_lower(x: Tensor, lower: Tensor, W: Tensor, groups: int) -> Tensor:
+    """`masked` from its `lower_matrices` (U, R, T) and real weights (R, I / groups, O)."""
+    (batch, inputs, steps), outputs, length = x.shape, W.shape[2], lower.shape[0]
+    own, made = inputs // groups, outputs // groups
     # a product with the mask's zeros would spread what is not finite to earlier steps
     finite = torch.where(x.isfinite(), x, 0.0)
     rows = finite.reshape(batch, groups, own, steps).permute(1, 3, 0, 2).reshape(groups, 1, steps * batch, own)
     weights = W.reshape(-1, own, groups, made).permute(2, 0, 1, 3)
     mixed = (rows @ weights).reshape(groups, -1, batch * made)
-    y = (lower @ mixed).reshape(groups, K.shape[0], batch, made).permute(2, 0, 3, 1)
-    return (y + _spread(x, groups, K.shape[0])).reshape(batch, outputs, K.shape[0])
+    y = (lower.flatten(1) @ mixed).reshape(groups, length, batch, made).permute(2, 0, 3, 1)
+    return (y + _spread(x, groups, length)).reshape(batch, outputs, length)
 
 
 def _spread(x: Tensor, groups: int, length: int) -> Tensor:

@@ -100,7 +100,9 @@ def _geometry(xd: XD) -> dict[str, Any]:
     names = ("in_channels", "out_channels", "kernel_size", "input_size", "output_size", "n", "depth")
     more = ("stride", "padding", "dilation", "groups", "padding_mode")
     shapes = {"b": xd.b is not None, "C": xd.C is not None}
-    return {name: getattr(xd, name) for name in (*names, *more)} | shapes
+    # left out where they are off, so that files of versions without them still fit
+    forms = {name: getattr(xd, name) for name in ("compact", "causal") if getattr(xd, name)}
+    return {name: getattr(xd, name) for name in (*names, *more)} | shapes | forms
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

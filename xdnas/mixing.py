@@ -69,14 +69,57 @@ class Mixing(NamedTuple):
         by_side, by_taps = torch.zeros_like(side), torch.zeros_like(taps)
         for block in _blocks(taps.shape[0], n, pairs):
             left, right = block.side(side), taps[block.lead]
-            matrices = _matrices(diagonals(left, right), self.groups, x.shape[3])
             own = _grouped(block.of(grad, n), self.groups)
             if by_x is not None:
-                _turned_back(torch.bmm(own, matrices.mT), out=_split(block.of(by_x, n), self.groups))
+                _mix_back(own, diagonals(left, right), self.groups, out=block.of(by_x, n))
             if needed[1] or needed[2]:
-                by_d = torch.bmm(_both_turns(block.of(x, n), self.groups).mT, own)
-                _add_factors(_ungrouped(by_d, self.groups, right.shape), left, right, block, by_side, by_taps)
+                by_d = _by_diagonals(own, block.of(x, n), self.groups).view(right.shape[0], -1, pairs)
+                _add_factors(by_d, left, right, block, by_side, by_taps)
         return by_x, by_side if needed[1] else None, by_taps if needed[2] else None
+
+
+class FixedMixing(NamedTuple):
+    """x (F, 2, B, I) and diagonals (F, 2, pairs) to (F, 2, B, O)."""
+
+    groups: int
+
+    def value(self, x: Tensor, diagonals: Tensor) -> Tensor:
+        """The product, a few frequencies at a time."""
+        y = x.new_empty(*x.shape[:3], diagonals.shape[2] * self.groups // x.shape[3])
+        for part in _parts(diagonals):
+            mix(x[part], diagonals[part], self.groups, out=y[part])
+        return y
+
+    def gradients(
+        self, grad: Tensor, needed: Sequence[bool], x: Tensor, diagonals: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Of x and the diagonals."""
+        by_x = torch.empty_like(x) if needed[0] else None
+        by_d = torch.empty_like(diagonals) if needed[1] else None
+        for part in _parts(diagonals):
+            own = _grouped(grad[part], self.groups)
+            if by_x is not None:
+                _mix_back(own, diagonals[part], self.groups, out=by_x[part])
+            if by_d is not None:
+                by_d[part] = _by_diagonals(own, x[part], self.groups)
+        return by_x, by_d
+
+
+def _parts(diagonals: Tensor) -> Iterator[slice]:
+    size = max(1, BLOCK // (2 * diagonals.shape[2]))
+    return (slice(start, start + size) for start in range(0, diagonals.shape[0], size))
+
+
+def _mix_back(grad: Tensor, diagonals: Tensor, groups: int, out: Tensor) -> None:
+    """The gradient of x, `out` (F, 2, B, I), from that of the mix, grouped."""
+    matrices = _matrices(diagonals, groups, out.shape[3])
+    _turned_back(torch.bmm(grad, matrices.mT), out=_split(out, groups))
+
+
+def _by_diagonals(grad: Tensor, x: Tensor, groups: int) -> Tensor:
+    """The gradient of the diagonals (F, 2, pairs) from that of the mix, grouped."""
+    by_matrices = torch.bmm(_both_turns(x, groups).mT, grad)
+    return by_matrices.view(x.shape[0], groups, 2, -1).transpose(1, 2).reshape(x.shape[0], 2, -1)
 
 
 def _add_factors(by_d: Tensor, left: Tensor, right: Tensor, block: _Block, by_side: Tensor, by_taps: Tensor) -> None:
@@ -134,9 +177,3 @@ def _matrices(diagonals: Tensor, groups: int, inputs: int) -> Tensor:
     """Diagonals (F, 2, pairs) as real matrices (F groups, 2 I / groups, O / groups)."""
     frequencies, own = diagonals.shape[0], inputs // groups
     return diagonals.view(frequencies, 2, groups, own, -1).transpose(1, 2).reshape(frequencies * groups, 2 * own, -1)
-
-
-def _ungrouped(by_matrices: Tensor, groups: int, taps: torch.Size) -> Tensor:
-    """Gradients of `_matrices` as those of the diagonals, (leads, 2 n, pairs)."""
-    frequencies = by_matrices.shape[0] // groups
-    return by_matrices.view(frequencies, groups, 2, -1).transpose(1, 2).reshape(taps[0], -1, taps[2])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xdnas.kmatrix import KMatrix, as_complex
 from xdnas.kronecker import Kronecker
-from xdnas.warmstart import Start, convolution
+from xdnas.warmstart import Start
 from xdnas.xd import XD
 
 ARCHITECTURE = ("K", "L", "M", "b", "C")
@@ -89,9 +89,9 @@ def _architecture_ids(model: nn.Module) -> set[int]:
 
 
 def _distances(layer: XD, starts: dict[tuple[object, ...], Start]) -> dict[str, float]:
-    key = (layer.n, layer.depth, layer.K[0].factors.dtype)
+    key = (layer.n, layer.depth, layer.K[0].factors.dtype, layer.causal == "triangular")
     if key not in starts:
-        starts[key] = convolution(layer.n, layer.depth, dtype=layer.K[0].factors.dtype)
+        starts[key] = layer.warm_start()
     pairs = zip("KLM", (layer.K, layer.L, layer.M), starts[key], strict=True)
     distances = {name: _kronecker_distance(now, start) for name, now, start in pairs}
     if layer.b is not None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from xdnas.mixing import Mixing, diagonals, mix
+from xdnas.mixing import FixedMixing, Mixing, diagonals, mix
 from xdnas.multilinear import evaluate
 from xdnas.steps import Stage, run, run_back
 
@@ -36,14 +36,39 @@ def operate(
 
     before, behind, first, second: the stages of M and of K, and the matrices of their steps.
     """
-    if torch.compiler.is_compiling():
-        return plain(before, behind, groups, output_size, x, side, taps, *first, *second)
+    compiling = torch.compiler.is_compiling()
     frequencies, pairs = taps.shape[0] * side.shape[1] // 2, taps.shape[2]
-    if 2 * frequencies * pairs <= SMALL and x.shape[0] >= pairs // x.shape[1]:
+    # a comparison with the size of the batch would fix it for a tracer
+    if not compiling and 2 * frequencies * pairs <= SMALL and x.shape[0] >= pairs // x.shape[1]:
         return evaluate(Whole(before, behind, groups, output_size), x, side, taps, *first, *second)
-    signal = evaluate(Analysis(before, frequencies), x, *first)
-    mixed = evaluate(Mixing(groups), signal, side, taps)
-    return evaluate(Synthesis(behind, output_size), mixed, *second)
+    signal = analyse(before, frequencies, x, first)
+    mixed = mix(signal, diagonals(side, taps), groups) if compiling else evaluate(Mixing(groups), signal, side, taps)
+    return synthesise(behind, output_size, mixed, second)
+
+
+def analyse(stages: tuple[Stage, ...], frequencies: int, x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+    """M x: (B, I, *N) to (F, 2, B, I); in one piece for tracers."""
+    if torch.compiler.is_compiling():
+        return run(stages, _columns(x), matrices).view(frequencies, 2, *x.shape[:2])
+    return evaluate(Analysis(stages, frequencies), x, *matrices)
+
+
+def mix_fixed(signal: Tensor, diagonals: Tensor, groups: int) -> Tensor:
+    """The mix with diagonals (F, 2, pairs): (F, 2, B, I) to (F, 2, B, O); in one piece for tracers."""
+    if torch.compiler.is_compiling():
+        return mix(signal, diagonals, groups)
+    return evaluate(FixedMixing(groups), signal, diagonals)
+
+
+def synthesise(
+    stages: tuple[Stage, ...], output_size: tuple[int, ...], y: Tensor, matrices: Sequence[Tensor]
+) -> Tensor:
+    """Real(K y): (F, 2, B, O) to (B, O, *output_size); in one piece for tracers."""
+    if torch.compiler.is_compiling():
+        batch, outputs = y.shape[2:]
+        x = run(stages, y.flatten(2), matrices).reshape(prod(output_size), batch * outputs)
+        return x.t().reshape(batch, outputs, *output_size)
+    return evaluate(Synthesis(stages, output_size), y, *matrices)
 
 
 class Analysis(NamedTuple):
@@ -169,24 +194,6 @@ class Whole(NamedTuple):
         """(F groups, 2 C / groups, b) as (F, 2, C b)."""
         own = x.view(x.shape[0] // self.groups, self.groups, 2, -1).transpose(1, 2)
         return own.reshape(own.shape[0], 2, -1)
-
-
-def plain(
-    analysis: Sequence[Stage],
-    synthesis: Sequence[Stage],
-    groups: int,
-    output_size: tuple[int, ...],
-    x: Tensor,
-    *tensors: Tensor,
-) -> Tensor:
-    """The operation in one piece, for tracers."""
-    side, taps, *matrices = tensors
-    count = sum(len(stage.steps) for stage in analysis)
-    signal = run(analysis, _columns(x), matrices[:count])
-    batch, inputs = x.shape[:2]
-    mixed = mix(signal.view(signal.shape[0], 2, batch, inputs), diagonals(side, taps), groups)
-    y = run(synthesis, mixed.flatten(2), matrices[count:])
-    return y.reshape(prod(output_size), batch * mixed.shape[3]).t().reshape(batch, mixed.shape[3], *output_size)
 
 
 def chunks(batch: int, numbers: int) -> Iterator[slice]:

@@ -7,6 +7,7 @@ p_j = r (i - i mod s) + i mod s + j s, j = 0 ... r-1.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -59,10 +60,15 @@ def strides(n: int) -> tuple[int, ...]:
 
 def digit_reversed(n: int) -> Tensor:
     """(n,) int64: the frequency in row i of the decreasing-stride DFT; the bit reversal where n is a power of two."""
-    order = np.zeros(1, dtype=np.int64)
-    for radix in reversed(radices(n)):
-        order = (np.arange(radix)[:, None] + radix * order[None, :]).reshape(-1)
-    return torch.from_numpy(order)
+    return reversed_digits(radices(n))
+
+
+def reversed_digits(digits: Sequence[int], device: "torch.device | None" = None) -> Tensor:
+    """(product,) int64: every number with digits of these radices, read from the last digit to the first."""
+    order = torch.zeros(1, dtype=torch.int64, device=device)
+    for radix in reversed(digits):
+        order = (torch.arange(radix, device=device)[:, None] + radix * order).flatten()
+    return order
 
 
 def fourier_blocks(n: int, *, inverse: bool, normalized: bool, increasing: bool) -> list[Tensor]:

@@ -1,29 +1,21 @@
-"""The XD-operation (Roberts et al. 2021, Definition 3.2): Real(K sum_j C[i,j] diag(L w[i,j] + b) M x_j).
-
-Shapes in comments: B batch, I inputs, O outputs, G groups, F frequencies (the product of all axes), N, T input and
-output positions.
-"""
+"""The XD-operation (Roberts et al. 2021, Definition 3.2): Real(K sum_j C[i,j] diag(L w[i,j] + b) M x_j)."""
 
 from collections.abc import Sequence
-from functools import reduce
-from math import prod
 from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from xdnas import warmstart
-from xdnas.fused import columns
-from xdnas.geometry import Axis, Size, convolution_geometry, is_int, per_axis
+from xdnas.dense import dense
+from xdnas.geometry import Size, convolution_geometry, is_int, per_axis
 from xdnas.kmatrix import as_complex
-from xdnas.pipeline import operate
-from xdnas.planes import real_matrices
-from xdnas.stages import analysis, single, synthesis
-from xdnas.steps import run
+from xdnas.operation import Operation, by_frequencies, by_taps, taps
+from xdnas.spectrum import kept
+from xdnas.stepwise import Stepper
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# one dense matrix per axis up to this size: with several axes block factors need copies that a matrix does not
-DENSE_UP_TO = {1: 64, 2: 128, 3: 128}
+CAUSAL = (False, True, "stack", "triangular")
 
 
 class XD(nn.Module):
@@ -40,6 +32,13 @@ class XD(nn.Module):
             convolution.
         arch_bias: give it b, one complex number per frequency, started at 0.
         gates: give it C, one complex number per pair of channels, started at 1.
+        compact: use half of the spectrum of the first axis: half of the work, a smaller family of operations, with b of
+            shape (k, *n[1:], 2), k little more than n[0] / 2.
+        causal: on one axis, for convolutions with stride 1 that pad (kernel_size - 1) * dilation zeros. True: masked to
+            its lower triangle, so that output t sees no input behind t, whatever K, L, M, b and C. "stack": the same by
+            brute force, every prefix an example of its own (the paper's music models). "triangular": K and M lower
+            triangular, started at the pointwise product with the last tap (see `warmstart.pointwise`). Inputs may then
+            have any length; behind input_size steps the layer works in windows (see `causal.windows`).
         size: transform size per axis: None = the cheapest 2^a 3^b 5^c, "power_of_two", an int or one int per axis.
 
     Attributes:
@@ -69,13 +68,15 @@ class XD(nn.Module):
         depth: "int | Sequence[int] | None" = None,
         arch_bias: bool = True,
         gates: bool = True,
+        compact: bool = False,
+        causal: bool | str = False,
         size: "str | Size | None" = None,
         device: "torch.device | str | None" = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         dims = 1 if isinstance(input_size, int) else len(tuple(input_size))
-        if dims not in DENSE_UP_TO:
+        if not 1 <= dims <= len(CONVOLUTIONS):
             raise ValueError(f"XD: input_size {input_size!r} must be an int or 1 to 3 ints, one per axis")
         _check_channels(in_channels, out_channels, groups)
         self.in_channels, self.out_channels, self.groups = int(in_channels), int(out_channels), int(groups)
@@ -89,14 +90,37 @@ class XD(nn.Module):
         self.geometry = convolution_geometry(
             self.input_size, self.kernel_size, self.stride, self.padding, self.dilation, padding_mode, size
         )
-        start = warmstart.convolution(self.n, self.depth, device=device, dtype=dtype)
-        self.K, self.L, self.M = start
+        self.compact, self.causal = compact, causal
+        self._check_forms()
+        named = warmstart.pointwise if causal == "triangular" else warmstart.convolution
+        self.K, self.L, self.M = named(self.n, self.depth, device=device, dtype=dtype)
         real = self.K[0].factors.dtype
         pair = (self.out_channels, self.in_channels // self.groups)
-        self.b = nn.Parameter(torch.zeros(*self.n, 2, device=device, dtype=real)) if arch_bias else None
+        spectrum = (kept(self.n[0]) if compact else self.n[0], *self.n[1:])
+        self.b = nn.Parameter(torch.zeros(*spectrum, 2, device=device, dtype=real)) if arch_bias else None
         one = torch.tensor([1.0, 0.0], device=device, dtype=real)
         self.C = nn.Parameter(one.repeat(*pair, 1)) if gates else None
         self._start_weights(pair, bias, device, real)
+
+    def _check_forms(self) -> None:
+        if not isinstance(self.compact, bool):
+            raise ValueError(f"XD: compact {self.compact!r} must be True or False")
+        if not any(self.causal is known for known in CAUSAL[:2]) and self.causal not in CAUSAL[2:]:
+            raise ValueError(f"XD: causal {self.causal!r} must be one of {', '.join(map(repr, CAUSAL))}")
+        if not self.causal:
+            return
+        if self.compact and self.causal == "triangular":
+            raise ValueError("XD: compact keeps half of a spectrum, and causal='triangular' starts without one")
+        if len(self.n) > 1:
+            raise ValueError(f"XD: causal is for one axis; input_size {self.input_size} has {len(self.n)}")
+        (kernel,), (dilation,), (axis,) = self.kernel_size, self.dilation, self.geometry.axes
+        reach = (kernel - 1) * dilation
+        if self.stride != (1,) or self.padding_mode != "zeros" or axis.kernel.start != reach:
+            raise ValueError(
+                f"XD: a causal layer pads (kernel_size - 1) * dilation = {reach} zeros and has stride 1; given are "
+                f"padding={self.padding!r}, padding_mode={self.padding_mode!r}, stride={self.stride}. Pad by {reach} "
+                f"and leave out the last {reach} outputs"
+            )
 
     def _start_weights(
         self, pair: tuple[int, int], bias: bool, device: "torch.device | str | None", dtype: torch.dtype
@@ -129,6 +153,8 @@ class XD(nn.Module):
         depth: "int | Sequence[int] | None" = None,
         arch_bias: bool = True,
         gates: bool = True,
+        compact: bool = False,
+        causal: bool | str = False,
         size: "str | Size | None" = None,
     ) -> Self:
         """An operation that equals `conv` on inputs of `input_size` and holds the same weight and bias objects.
@@ -154,6 +180,8 @@ class XD(nn.Module):
             depth=depth,
             arch_bias=arch_bias,
             gates=gates,
+            compact=compact,
+            causal=causal,
             size=size,
             device=weight.device,
             dtype=weight.dtype,
@@ -163,98 +191,47 @@ class XD(nn.Module):
         return xd.train(conv.training)
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, in_channels, *input_size) to (B, out_channels, *output_size), in the dtype of the input."""
-        self._check_input(input)
-        if _autocast(input):
+        """(B, in_channels, *input_size) to (B, out_channels, *output_size), in the dtype of the input.
+
+        A causal layer takes (B, in_channels, T) with any T >= 1 to (B, out_channels, T + padding).
+        """
+        check_input(input, self.in_channels, self.input_size, self.weight.dtype, causal=bool(self.causal))
+        if autocast(input):
             with torch.autocast(input.device.type, enabled=False):
                 return self._operate(input)
         return self._operate(input)
 
     def _operate(self, x: Tensor) -> Tensor:
-        dtype = as_complex(self.K[0].factors).real.dtype
-        y = self._evaluate(self.geometry.pad(x.to(dtype)), *self._diagonals(dtype))
+        op, signal = self.operation(), x.to(as_complex(self.K[0].factors).real.dtype)
+        stack = self.causal == "stack"
+        y = by_taps(op, signal, brute_force=stack) if self.causal else by_frequencies(op, signal)
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, *(1,) * len(self.n))
         return y.to(x.dtype)
 
-    def _evaluate(self, x: Tensor, side: Tensor, taps: Tensor) -> Tensor:
-        axes = self.geometry.axes
-        before, first = analysis([k.fused(self._dense_up_to) for k in self.M], x.shape[2:])
-        behind, second = synthesis([k.fused(self._dense_up_to) for k in self.K], [axis.output for axis in axes])
-        return operate(before, behind, self.groups, self.output_size, x, side, taps, first, second)
-
-    def _check_input(self, x: Tensor) -> None:
-        wanted = (self.in_channels, *self.input_size)
-        if x.dim() != len(wanted) + 1 or tuple(x.shape[1:]) != wanted:
-            raise ValueError(
-                f"XD: input {tuple(x.shape)} does not fit; this layer takes (batch, {', '.join(map(str, wanted))}). "
-                "K, L and M belong to one input size: swap the layer again for another"
-            )
-        if x.dtype != self.weight.dtype and not _autocast(x):
-            raise TypeError(f"XD: input is {x.dtype} and the layer {self.weight.dtype}; convert one of them")
-
-    def _diagonals(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Two matrices, (1 or lead, 2 n, k) and (lead, k, pairs), whose product is C (L w + b) for all pairs."""
-        taps, ones = self._gated_kernel(dtype)
-        sides = [
-            columns(kmatrix.fused(self._dense_up_to), axis.kernel)
-            for kmatrix, axis in zip(self.L, self.geometry.axes, strict=True)
-        ]
-        stages, tensors = analysis([single(side) for side in sides[:-1]], self.kernel_size[:-1], taps.shape[0])
-        taps = run(stages, taps, tensors)
-        lead, last = prod(self.n[:-1]), self.n[-1]
-        taps = taps.reshape(lead, -1, ones.shape[1])
-        planes = taps.shape[1] // self.kernel_size[-1]
-        matrix = real_matrices(sides[-1][None], 2, planes, rows_inside=True, columns_inside=False)
-        if self.b is not None:
-            # b rides along as one more tap, whose weight is C
-            b = as_complex(self.b).reshape(lead, last, 1)
-            b_matrix = real_matrices(b, 2, ones.shape[0], rows_inside=True, columns_inside=False)
-            matrix = torch.cat((matrix.expand(lead, -1, -1), b_matrix), 2)
-            taps = torch.cat((taps, ones.expand(lead, -1, -1)), 1)
-        return matrix, taps
-
-    def _gated_kernel(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """C w as (planes, taps, pairs) and C as (planes, pairs), real without gates; pairs (G, I / G, O / G)."""
-        own, outputs = self.in_channels // self.groups, self.out_channels // self.groups
-        pairs = self.in_channels * outputs
-        kernel = self.weight.to(dtype).reshape(self.groups, outputs, own, -1).permute(3, 0, 2, 1).reshape(-1, pairs)
-        if self.C is None:
-            return kernel[None], torch.ones(1, pairs, dtype=dtype, device=kernel.device)
-        gates = self.C.to(dtype).view(self.groups, outputs, own, 2).permute(3, 0, 2, 1).reshape(2, pairs)
-        return gates[:, None] * kernel, gates
-
-    @property
-    def _dense_up_to(self) -> int:
-        return DENSE_UP_TO[len(self.n)]
+    def operation(self) -> Operation:
+        """What the layer consists of now, without its bias."""
+        return Operation(self.geometry, self.groups, self.K, self.L, self.M, self.weight, self.b, self.C, self.compact)
 
     def dense(self) -> Tensor:
         """The operation without its bias as a real matrix (out, *output_size, in, *input_size)."""
-        axes = list(zip(self.geometry.axes, self.K, self.L, self.M, strict=True))
-        left = reduce(torch.kron, (a.output.take(k.dense(), 0) for a, k, _, _ in axes))
-        taps = reduce(torch.kron, (a.kernel.take(l_.dense(), 1) for a, _, l_, _ in axes))
-        right = reduce(torch.kron, (m.dense() @ self._padding_matrix(a).to(left.dtype) for a, _, _, m in axes))
-        diagonal = self.weight.flatten(2).to(left.dtype) @ taps.T
-        if self.b is not None:
-            diagonal = diagonal + as_complex(self.b).flatten()
-        if self.C is not None:
-            diagonal = diagonal * as_complex(self.C)[..., None]
-        matrix = torch.einsum("tf,oif,fs->otis", left, diagonal, right).real
-        full = matrix.new_zeros(self.out_channels, left.shape[0], self.in_channels, right.shape[1])
-        outputs, inputs = self.out_channels // self.groups, self.in_channels // self.groups
-        for g in range(self.groups):
-            own = slice(g * outputs, (g + 1) * outputs)
-            full[own, :, g * inputs : (g + 1) * inputs] = matrix[own]
-        return full.reshape(self.out_channels, *self.output_size, self.in_channels, *self.input_size)
+        return dense(self.operation(), causal=bool(self.causal))
 
-    def _padding_matrix(self, axis: Axis) -> Tensor:
-        """(n, size): the padding of one axis, then zeros up to the transform size."""
-        real = self.K[0].factors
-        eye = torch.eye(axis.size, dtype=as_complex(real).real.dtype, device=real.device)
-        padded = eye
-        if axis.before or axis.after:
-            padded = nn.functional.pad(eye[None], (axis.before, axis.after), mode=self.padding_mode)[0]
-        return nn.functional.pad(padded, (0, axis.n - padded.shape[1])).T
+    def warm_start(self) -> warmstart.Start:
+        """K, L and M as they were at the start, in the layer's dtype."""
+        named = warmstart.pointwise if self.causal == "triangular" else warmstart.convolution
+        return named(self.n, self.depth, dtype=self.K[0].factors.dtype)
+
+    def stepper(self) -> Stepper:
+        """A causal layer as it is now, one step at a time in constant memory, for generation; see `Stepper`.
+
+        Raises:
+            ValueError: the layer is not causal.
+        """
+        if not self.causal:
+            raise ValueError("XD: only a causal layer goes step by step; make it with causal=True")
+        own = taps(self.operation())
+        return Stepper(own.K[: self.input_size[0]], own.L, own.W, own.M, self.bias, self.groups)
 
     def extra_repr(self) -> str:
         """The arguments that tell the operation."""
@@ -262,10 +239,28 @@ class XD(nn.Module):
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, input_size={self.input_size}, "
             f"stride={self.stride}, padding={self.padding!r}, dilation={self.dilation}, groups={self.groups}, "
             f"padding_mode={self.padding_mode!r}, depth={self.depth}, n={self.n}"
+            + (", compact=True" if self.compact else "")
+            + (f", causal={self.causal!r}" if self.causal else "")
         )
 
 
-def _autocast(x: Tensor) -> bool:
+def check_input(x: Tensor, channels: int, size: tuple[int, ...], dtype: torch.dtype, *, causal: bool) -> None:
+    """Refuse an input that a layer was not made for."""
+    fits = x.dim() == len(size) + 2 and x.shape[1] == channels
+    if not fits or not (causal or tuple(x.shape[2:]) == size):
+        raise ValueError(
+            f"XD: input {tuple(x.shape)} does not fit; this layer takes (batch, {channels}, "
+            f"{'any number of steps' if causal else ', '.join(map(str, size))}). "
+            "K, L and M belong to one input size: swap the layer again for another"
+        )
+    if not x.shape[2]:
+        raise ValueError(f"XD: input {tuple(x.shape)} has no steps; a causal layer takes one or more")
+    if x.dtype != dtype and not autocast(x):
+        raise TypeError(f"XD: input is {x.dtype} and the layer {dtype}; convert one of them")
+
+
+def autocast(x: Tensor) -> bool:
+    """Whether mixed precision is on where x is."""
     kind = x.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
