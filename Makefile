@@ -20,8 +20,14 @@ lint: $(READY)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: $(READY)
+bench: .venv/.bench
 	$(PY) benchmarks/operation.py --write
+
+# --no-deps: neuraloperator asks for tools of its trainer, of which its layers need none
+.venv/.bench: $(READY)
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(PY) -m pip install --quiet --no-deps -c constraints.txt neuraloperator
+	touch .venv/.bench
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -1,116 +1,86 @@
-"""Time of XD-operations against the convolutions that they replace, side by side in one process.
+"""What an XD layer costs, beside the convolution that it replaces: time, memory, growth with the size.
 
-    python benchmarks/operation.py [--repeats 7] [--threads 1 2] [--write]
-
-A row is forward plus backward in training mode; the ratio is of the medians of interleaved runs. --write keeps the
-table as benchmarks/results/operation.md.
+python benchmarks/operation.py --write               # all of it, kept as benchmarks/results/operation.md
+python benchmarks/operation.py --rows burgers jsb    # the training table of these rows
+python benchmarks/operation.py --sections growth
+python benchmarks/operation.py --profile burgers     # where the time of one step goes
 """
 
 import argparse
-import os
-import platform
-import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from layers import LAYERS, ROWS, example
+from measure import threads, training_step
+from sections import Plan, causal, growth, inference, memory, training
+from tables import Report, page
 
-from xdnas import XD
 from xdnas.files import write_atomic
 
 RESULTS = Path(__file__).parent / "results" / "operation.md"
+SECTIONS = ("training", "inference", "memory", "growth", "causal")
+# why a bound was missed, by the name that the page gives it, such as "jsb: full form"
+WHY: dict[str, str] = {}
 
 
-class Row(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    kernel: int
-    conv: dict[str, Any]
-    xd: dict[str, Any]
-    bound: float
-    published: str
+def measure(plan: Plan, sections: list[str]) -> Report:
+    """The sections in the order of the page."""
+    report = Report()
+    if "training" in sections:
+        training(report, plan, list(ROWS.values()))
+    for section in (inference, memory, growth, causal):
+        if section.__name__ in sections:
+            section(report, plan)
+    return report
 
 
-PLAIN = {"arch_bias": False, "gates": False}
-CIFAR = {"padding": 1, "bias": False}
-ROWS = [
-    Row("Burgers", (20, 64, 1024), 17, {"padding": 8, "padding_mode": "circular", "bias": False}, PLAIN, 3.0, "7.7"),
-    Row("CIFAR, depth 3", (128, 16, 32, 32), 3, {**CIFAR, "padding_mode": "circular"}, {"depth": 3}, 8.0, "40"),
-    Row("CIFAR, depth 3, zeros", (128, 16, 32, 32), 3, CIFAR, {"depth": 3}, float("nan"), "40 (circular)"),
-]
+def profile(name: str, layer: str) -> str:
+    """The profiler's table of one training step of a row on one thread, by self time."""
+    row = ROWS[name]
+    with threads(1):
+        step = training_step(LAYERS[layer](row), example(row))
+        step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            step()
+    table: str = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=30)
+    return table
 
 
-def step(layer: nn.Module, x: Tensor, cotangent: Tensor) -> None:
-    """One forward and backward pass; gradients of the input too, as inside a network."""
-    layer.zero_grad()
-    x.grad = None
-    layer(x).backward(cotangent)
-
-
-def interleaved(calls: list[Callable[[], None]], repeats: int) -> list[float]:
-    """Median seconds of each call, the calls taking turns."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(2):
-        for call in calls:
-            call()
-    for _ in range(repeats):
-        for call, seconds in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
-    return [statistics.median(t) for t in times]
-
-
-def measure(row: Row, repeats: int) -> tuple[float, float, float]:
-    """Seconds of the convolution and of XD, and the largest relative difference of their outputs."""
-    torch.manual_seed(0)
-    _, channels, *size = row.shape
-    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(size) - 1](channels, channels, row.kernel, **row.conv)
-    xd = XD.from_conv(conv, size, **row.xd)
-    x = torch.randn(row.shape, requires_grad=True)
-    y = conv(x)
-    error = float((xd(x) - y).detach().norm() / y.detach().norm())
-    cotangent = torch.randn_like(y)
-    slow, fast = interleaved([lambda: step(conv, x, cotangent), lambda: step(xd, x, cotangent)], repeats)
-    return slow, fast, error
-
-
-def table(threads: list[int], repeats: int) -> str:
-    lines = [
-        "| shape | kernel | threads | convolution, ms | XD, ms | ratio | bound | published code | error |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for count in threads:
-        torch.set_num_threads(count)
-        for row in ROWS:
-            slow, fast, error = measure(row, repeats)
-            bound = "-" if row.bound != row.bound or count != 1 else f"{row.bound:g}x"
-            lines.append(
-                f"| {row.name} {row.shape} | {row.kernel} | {count} | {slow * 1e3:.0f} | {fast * 1e3:.0f} | "
-                f"{fast / slow:.2f}x | {bound} | {row.published}x | {error:.0e} |"
-            )
-            print(lines[-1], flush=True)
-    return "\n".join(lines)
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15, help="rounds of calls for each row, at most")
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each row, after its third round")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, help="only these, in the training section alone by default")
+    parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="beside the convolution")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS)
+    parser.add_argument("--profile", choices=ROWS, metavar="ROW", help="where the time of its step goes, and stop")
+    parser.add_argument("--write", action="store_true", help=f"keep the page as {RESULTS}")
+    return parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--write", action="store_true", help=f"keep the table as {RESULTS}")
+    parser = arguments()
     options = parser.parse_args()
-    rows = table(options.threads, options.repeats)
+    if options.profile:
+        layer = "full" if options.layers == list(LAYERS) else options.layers[0]
+        print(profile(options.profile, layer))
+        return
+    whole = options.rows is None and options.sections is None and options.layers == list(LAYERS)
+    if options.write and not whole:
+        parser.error("--write keeps the whole page: leave out --rows, --layers and --sections")
+    sections = options.sections or (["training"] if options.rows else list(SECTIONS))
+    plan = Plan(options.repeats, options.seconds, options.threads, options.rows or list(ROWS), options.layers)
+    start = time.perf_counter()
+    report = measure(plan, sections)
+    config = {"repeats": plan.repeats, "seconds": plan.seconds, "threads": plan.threads, "seed": 0}
+    config["whole run, seconds"] = round(time.perf_counter() - start)
     if options.write:
-        hardware = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, {platform.platform()}"
-        text = (
-            "# Cost of one XD layer\n\nForward plus backward in training mode, float32, medians of "
-            f"{options.repeats} interleaved runs in one process (`make bench`). {hardware}.\n\n{rows}\n"
-        )
         RESULTS.parent.mkdir(exist_ok=True)
-        write_atomic(RESULTS, text)
+        write_atomic(RESULTS, page(report, WHY, config))
+    print("", *report.summary(WHY), *report.notes, sep="\n")
 
 
 if __name__ == "__main__":
