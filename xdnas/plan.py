@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from xdnas.choose import Found, Patterns, Where, choose, find, named_exactly
+from xdnas.cost import multiply_adds
 from xdnas.names import near
 from xdnas.report import Layer, Report, SwapError, by, quoted
 from xdnas.sample import run, same_random_state, untouched
@@ -189,17 +190,5 @@ def _row(layer: Found, calls: _Calls | None, xd: XD | None) -> Layer:
         n=xd.n,
         added=own,
         multiply_adds=positions * xd.weight.numel(),
-        xd_multiply_adds=_multiply_adds(xd, calls.samples),
+        xd_multiply_adds=multiply_adds(xd, calls.samples),
     )
-
-
-def _multiply_adds(xd: XD, samples: int) -> int:
-    """Real multiply-adds of M on the inputs, L on the kernels, the channel mix, K on the outputs; complex is four."""
-    frequencies = math.prod(xd.n)
-    pairs = xd.out_channels * xd.in_channels // xd.groups
-
-    def product(matrices: nn.Module, columns: int) -> int:
-        return sum(k.factors.numel() // 2 * (frequencies // k.n) * columns for k in matrices)  # type: ignore[attr-defined]
-
-    transforms = product(xd.M, samples * xd.in_channels) + product(xd.K, samples * xd.out_channels)
-    return 4 * (transforms + product(xd.L, pairs) + samples * frequencies * pairs)

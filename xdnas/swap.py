@@ -59,7 +59,8 @@ def swap(
         tolerance: largest difference over a layer's whole output, and over the model's, relative to the largest
             value there (for a layer not less than a hundredth of what its kernel could give on such an input). In
             float16 and bfloat16, whose K, L and M are rounded, 0.008 and 0.06 are allowed (for the model: per layer).
-        options: `depth`, `arch_bias`, `gates`, `size` of `XD.from_conv`.
+        options: `depth`, `arch_bias`, `gates`, `compact`, `causal`, `size` of `XD.from_conv`, for every layer. With
+            `causal="triangular"` a layer starts at a convolution of kernel size 1 alone; larger ones are refused.
 
     Returns:
         A row for every convolution with the reason if it was left, and the error of layers and model.
