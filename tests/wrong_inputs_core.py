@@ -1,16 +1,32 @@
 """What the operation refuses, and what it says."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from xdnas import XD, KMatrix, Kronecker
+from xdnas import XD, KMatrix, Kronecker, for_inference
 
 
 def _xd(*args: Any, **options: Any) -> Callable[[], object]:
     return lambda: XD(*args, **options)
+
+
+def _fixed(x: Tensor, **options: Any) -> Callable[[], object]:
+    return lambda: for_inference(XD(2, 1, 3, 8, padding=2, **options))(x)
+
+
+def _hooked(*, without_grad: bool) -> Callable[[], object]:
+    def call() -> object:
+        model = nn.Sequential(XD(2, 1, 3, 8))
+        with warnings.catch_warnings(), torch.set_grad_enabled(not without_grad):
+            warnings.simplefilter("ignore")
+            torch.nn.utils.weight_norm(model[0])
+        return for_inference(model)
+
+    return call
 
 
 ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
@@ -71,4 +87,54 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         TypeError,
         r"input is torch.float64 and the layer torch.float32",
     ),
+    ("compact 1", _xd(1, 1, 3, 8, compact=1), ValueError, r"compact 1 must be True or False"),
+    ("compact name", _xd(1, 1, 3, 8, compact="no"), ValueError, r"compact 'no' must be True or False"),
+    ("compact None", _xd(1, 1, 3, 8, compact=None), ValueError, r"compact None must be True or False"),
+    (
+        "compact from conv",
+        lambda: XD.from_conv(nn.Conv1d(1, 1, 3), 8, compact=0),  # type: ignore[arg-type]
+        ValueError,
+        r"compact 0 must be True or False",
+    ),
+    (
+        "inference: no XD layer",
+        lambda: for_inference(nn.Sequential(nn.Conv1d(1, 1, 3))),
+        ValueError,
+        r"the Sequential has no XD layer; it can be used as it is",
+    ),
+    (
+        "inference: twice",
+        lambda: for_inference(for_inference(nn.Sequential(XD(1, 1, 3, 8)))),
+        ValueError,
+        r"the Sequential has no XD layer",
+    ),
+    ("inference: hook", _hooked(without_grad=False), ValueError, r"weight of layer '0' is made by a hook; remove that"),
+    ("inference: hook, no grad", _hooked(without_grad=True), ValueError, r"weight of layer '0' is made by a hook"),
+    (
+        "inference: size",
+        _fixed(torch.zeros(1, 2, 9)),
+        ValueError,
+        r"\(1, 2, 9\) does not fit; this layer takes \(batch, 2, 8\)",
+    ),
+    ("inference: channels", _fixed(torch.zeros(1, 1, 8)), ValueError, r"\(1, 1, 8\).*takes \(batch, 2, 8\)"),
+    ("inference: no batch", _fixed(torch.zeros(2, 8)), ValueError, r"\(2, 8\).*takes \(batch, 2, 8\)"),
+    (
+        "inference: dtype",
+        _fixed(torch.zeros(1, 2, 8, dtype=torch.float64)),
+        TypeError,
+        r"input is torch.float64 and the layer torch.float32",
+    ),
+    (
+        "inference: whole numbers",
+        _fixed(torch.zeros(1, 2, 8, dtype=torch.int64), causal=True),
+        TypeError,
+        r"input is torch.int64 and the layer torch.float32",
+    ),
+    (
+        "inference: causal channels",
+        _fixed(torch.zeros(1, 3, 20), causal=True),
+        ValueError,
+        r"\(1, 3, 20\).*takes \(batch, 2, any number of steps\)",
+    ),
+    ("inference: no steps", _fixed(torch.zeros(1, 2, 0), causal=True), ValueError, r"\(1, 2, 0\) has no steps"),
 ]

@@ -60,6 +60,20 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("swap: depth", lambda: _swap(depth=0), SwapError, "layer '0': XD: depth 0"),
     ("swap: size", lambda: _swap(size=4), SwapError, "layer '0': XD: size 4 is too small"),
     ("swap: tolerance", lambda: _swap(tolerance=1e-12), SwapError, "tolerance 2.4e-07; the swap is undone|differs by"),
+    ("swap: compact", lambda: _swap(compact=2), SwapError, "layer '0': XD: compact 2 must be True or False"),
+    ("swap: causal", lambda: _swap(causal="on"), SwapError, "layer '0': XD: causal 'on' must be one of False, True"),
+    (
+        "swap: causal padding",
+        lambda: _swap(causal=True),
+        SwapError,
+        r"layer '0': XD: a causal layer pads .* = 2 zeros .*padding=\(1,\)",
+    ),
+    (
+        "swap: triangular",
+        lambda: swap(nn.Sequential(nn.Conv1d(1, 1, 3, padding=2)), torch.ones(1, 1, 8), causal="triangular"),
+        SwapError,
+        "layer '0' differs by .* relative, tolerance 1.0e-04; the swap is undone",
+    ),
     (
         "swap: lazy",
         lambda: _swap(nn.Sequential(nn.LazyConv1d(2, 3))),

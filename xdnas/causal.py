@@ -57,8 +57,8 @@ def apply_lower(x: Tensor, lower: Tensor, W: Tensor, groups: int) -> Tensor:
     # a product with the mask's zeros would spread what is not finite to earlier steps
     finite = torch.where(x.isfinite(), x, 0.0)
     rows = finite.reshape(batch, groups, own, steps).permute(1, 3, 0, 2).reshape(groups, 1, steps * batch, own)
-    weights = W.reshape(-1, own, groups, made).permute(2, 0, 1, 3)
-    mixed = (rows @ weights).reshape(groups, -1, batch * made)
+    weights = W.reshape(W.shape[0], own, groups, made).permute(2, 0, 1, 3)
+    mixed = (rows @ weights).reshape(groups, W.shape[0] * steps, batch * made)
     y = (lower.flatten(1) @ mixed).reshape(groups, length, batch, made).permute(2, 0, 3, 1)
     return (y + _spread(x, groups, length)).reshape(batch, outputs, length)
 
@@ -79,8 +79,8 @@ def stacked(x: Tensor, K: Tensor, L: Tensor, W: Tensor, M: Tensor, groups: int =
     (batch, inputs, steps), length = x.shape, K.shape[0]
     seen = torch.ones(length, steps, dtype=torch.bool, device=x.device).tril()
     prefixes = torch.where(seen[:, None], x[:, None], 0.0)  # (B, U, I, T)
-    spectrum = (prefixes.to(M.dtype) @ M.mT).reshape(batch, length, groups, inputs // groups, -1)
-    diagonal = (L @ W.to(L.dtype).flatten(1)).reshape(-1, inputs // groups, groups, W.shape[2] // groups)
+    spectrum = (prefixes.to(M.dtype) @ M.mT).reshape(batch, length, groups, inputs // groups, M.shape[0])
+    diagonal = (L @ W.to(L.dtype).flatten(1)).reshape(M.shape[0], inputs // groups, groups, W.shape[2] // groups)
     mixed = torch.einsum("bugif,figo->bugof", spectrum, diagonal).flatten(2, 3)
     y = (mixed @ K.mT).real  # (B, U, O, U)
     return y.diagonal(dim1=1, dim2=3)

@@ -25,6 +25,8 @@ from xdnas.xd import XD
 
 FORMAT = 1
 _KEY = "xdnas"
+# left out of a layer's geometry where they are off, so that files of versions without them still fit
+_FORMS = {"compact": False, "causal": False}
 
 
 class CheckpointError(ValueError):
@@ -100,8 +102,7 @@ def _geometry(xd: XD) -> dict[str, Any]:
     names = ("in_channels", "out_channels", "kernel_size", "input_size", "output_size", "n", "depth")
     more = ("stride", "padding", "dilation", "groups", "padding_mode")
     shapes = {"b": xd.b is not None, "C": xd.C is not None}
-    # left out where they are off, so that files of versions without them still fit
-    forms = {name: getattr(xd, name) for name in ("compact", "causal") if getattr(xd, name)}
+    forms = {name: getattr(xd, name) for name in _FORMS if getattr(xd, name)}
     return {name: getattr(xd, name) for name in (*names, *more)} | shapes | forms
 
 
@@ -166,6 +167,7 @@ def _check_same(header: Mapping[str, Any], here: Mapping[str, Any], path: object
 
 def _difference(saved: Any, own: Any) -> str:
     if isinstance(saved, dict) and isinstance(own, dict):
+        saved, own = {**_FORMS, **saved}, {**_FORMS, **own}
         names = [name for name in {**own, **saved} if saved.get(name) != own.get(name)]
         return ", ".join(f"{name} {saved.get(name)} in the file, {own.get(name)} in the model" for name in names)
     return f"shape {saved} in the file, {own} in the model"

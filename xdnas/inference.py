@@ -15,8 +15,6 @@ from xdnas.pipeline import analyse, mix_fixed, synthesise
 from xdnas.swap import HOOKS, exchange
 from xdnas.xd import XD, autocast, check_input
 
-HALVES = (torch.float16, torch.bfloat16)
-
 
 def for_inference(model: nn.Module) -> nn.Module:
     """A copy of `model` in evaluation mode whose XD layers hold plain buffers instead of parameters.
@@ -26,13 +24,16 @@ def for_inference(model: nn.Module) -> nn.Module:
     float32. The copy cannot be swapped, restored or trained; keep the model for that.
 
     Raises:
-        ValueError: the model has no XD layer.
+        ValueError: the model has no XD layer, or a hook makes the weight of one.
     """
     layers = xd_layers(model)
     if not layers:
         raise ValueError(f"for_inference: the {type(model).__name__} has no XD layer; it can be used as it is")
+    for name, xd in layers.items():
+        if not isinstance(xd.weight, nn.Parameter) and not parametrize.is_parametrized(xd, "weight"):
+            raise ValueError(f"for_inference: the weight of layer {name!r} is made by a hook; remove that first")
     copied = copy.deepcopy(model).eval().requires_grad_(False)
-    fixed: dict[nn.Module, nn.Module] = {xd: _fixed(name, xd) for name, xd in xd_layers(copied).items()}
+    fixed: dict[nn.Module, nn.Module] = {xd: _fixed(xd) for xd in xd_layers(copied).values()}
     if isinstance(copied, XD):
         return fixed[copied]
     exchange(copied, fixed)
@@ -43,20 +44,21 @@ class Fixed(nn.Module):
     """What an XD layer computes at one moment; input and output as the layer's."""
 
     bias: Tensor | None
+    kind: Tensor
 
     def __init__(self, xd: XD) -> None:
         super().__init__()
         self.in_channels, self.input_size, self.groups = xd.in_channels, xd.input_size, xd.groups
         self.geometry, self.causal, self.description = xd.geometry, bool(xd.causal), xd.extra_repr()
         self.register_buffer("bias", None if xd.bias is None else xd.bias.clone().view(-1, *(1,) * len(xd.n)))
+        self.register_buffer("kind", xd.weight.new_empty(0), persistent=False)  # its dtype is the layer's
         vars(self).update({name: vars(xd)[name] for name in HOOKS})
         self.eval()
 
     def forward(self, input: Tensor) -> Tensor:
         """As `XD.forward`."""
-        dtype = next(buffer.dtype for name, buffer in self.named_buffers() if name != "bias")
-        known = input.dtype if input.dtype in HALVES and dtype == torch.float32 else dtype
-        check_input(input, self.in_channels, self.input_size, known, causal=self.causal)
+        dtype = next(buffer.dtype for name, buffer in self.named_buffers() if name not in ("bias", "kind"))
+        check_input(input, self.in_channels, self.input_size, self.kind.dtype, causal=self.causal)
         with torch.autocast(input.device.type, enabled=False) if autocast(input) else nullcontext():
             y = self.operate(input.to(dtype))
             return (y if self.bias is None else y + self.bias.to(dtype)).to(input.dtype)
@@ -121,7 +123,5 @@ class FixedByTaps(Fixed):
 
 
 @torch.no_grad()
-def _fixed(name: str, xd: XD) -> Fixed:
-    if not isinstance(xd.weight, nn.Parameter) and not parametrize.is_parametrized(xd, "weight"):
-        raise ValueError(f"for_inference: the weight of layer {name!r} is made by a hook; remove that first")
+def _fixed(xd: XD) -> Fixed:
     return FixedByTaps(xd) if xd.causal else FixedByFrequencies(xd)

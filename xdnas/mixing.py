@@ -73,7 +73,7 @@ class Mixing(NamedTuple):
             if by_x is not None:
                 _mix_back(own, diagonals(left, right), self.groups, out=block.of(by_x, n))
             if needed[1] or needed[2]:
-                by_d = _by_diagonals(own, block.of(x, n), self.groups).view(right.shape[0], -1, pairs)
+                by_d = _by_diagonals(own, block.of(x, n), self.groups).reshape(right.shape[0], -1, pairs)
                 _add_factors(by_d, left, right, block, by_side, by_taps)
         return by_x, by_side if needed[1] else None, by_taps if needed[2] else None
 

@@ -105,7 +105,9 @@ class _Gradients(torch.autograd.Function):
         for i, u in _given(cotangents):
             chosen = _exchanged(arguments, i, u)
             by_grad.append(evaluate(ctx.map, *chosen))
-            rows.append(_gradients(ctx.map, _all_but(i, ctx.needs_input_grad[3:]), grad, chosen))
+            needed = _all_but(i, ctx.needs_input_grad[3:])
+            if any(needed):
+                rows.append(_gradients(ctx.map, needed, grad, chosen))
         by_arguments = [_sum([row[j] for row in rows]) for j in range(len(arguments))]
         return None, None, _sum(by_grad), *by_arguments
 
@@ -119,7 +121,12 @@ class _Gradients(torch.autograd.Function):
         ]
         if grad_tangent is not None:
             rows.append(_gradients(ctx.map, ctx.needed, grad_tangent, arguments))
-        return tuple(_sum([row[j] for row in rows]) for j in range(len(arguments)))
+        sums = [_sum([row[j] for row in rows]) for j in range(len(arguments))]
+        # what is constant has a tangent of zeros; autograd takes None for outputs alone that are None
+        return tuple(
+            torch.zeros_like(a) if need and s is None else s
+            for a, need, s in zip(arguments, ctx.needed, sums, strict=True)
+        )
 
     @staticmethod
     def vmap(

@@ -18,7 +18,7 @@ from xdnas.steps import Stage, run, run_back
 
 T = TypeVar("T")
 CHUNK = 1 << 19  # numbers of the transformed signal at a time
-SMALL = 1 << 20  # numbers of all diagonals that are kept as matrices
+SMALL = 3 << 18  # numbers of all diagonals that are kept as matrices
 
 
 def operate(

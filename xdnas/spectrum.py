@@ -39,7 +39,7 @@ def kept(n: int) -> int:
 
 
 def half(n: int, device: torch.device) -> Half:
-    """What is kept of n frequencies."""
+    """What is kept of n frequencies, ordered by f mod R, then by their place; ascending frequencies up to n = 64."""
     leading = split_digits(n)[0]
     first = prod(leading)
     behind = n // first

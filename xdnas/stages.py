@@ -52,6 +52,8 @@ def _rows(fused: Fused, positions: Positions) -> tuple[Fused, Positions]:
         matrix = positions.take(fused.factors[0].blocks[0, 0], 0)
         return single(matrix), Positions(0, 1, positions.number)
     last = positions.start + positions.step * (positions.number - 1)
+    assert positions.step > 0, "descending positions need one dense matrix"
+    assert last < fused.rows, "positions that wrap need one dense matrix"
     *before, (axis, blocks) = fused.factors
     if axis == 0:
         blocks = blocks[:, :, : last // blocks.shape[1] + 1]

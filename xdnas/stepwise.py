@@ -42,7 +42,7 @@ class Stepper:
         return State(0, self.M.new_zeros(self.open, batch, inputs, frequencies))
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next input (B, I) to the next output (B, O), both real, and the state behind it."""
+        """The next input (B, I) to the next output (B, O), both real of one dtype, and the state behind it."""
         t, sums = state
         begun, age = divmod(t, self.hop)
         if age == 0:
@@ -51,7 +51,7 @@ class Stepper:
         sums = sums + arriving * x[:, :, None]
         window = 0 if t < self.history else (t - self.history + self.hop) // self.hop
         y = self._output(sums[begun - window], t - window * self.hop)
-        return y, State(t + 1, sums)
+        return y.to(x.dtype), State(t + 1, sums)
 
     def _output(self, sums: Tensor, row: int) -> Tensor:
         """Real(K[row] D sums) + bias: (B, I, F) to (B, O)."""

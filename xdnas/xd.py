@@ -33,7 +33,7 @@ class XD(nn.Module):
         arch_bias: give it b, one complex number per frequency, started at 0.
         gates: give it C, one complex number per pair of channels, started at 1.
         compact: use half of the spectrum of the first axis: half of the work, a smaller family of operations, with b of
-            shape (k, *n[1:], 2), k little more than n[0] / 2.
+            shape (k, *n[1:], 2), k little more than n[0] / 2, in the order of `spectrum.half`.
         causal: on one axis, for convolutions with stride 1 that pad (kernel_size - 1) * dilation zeros. True: masked to
             its lower triangle, so that output t sees no input behind t, whatever K, L, M, b and C. "stack": the same by
             brute force, every prefix an example of its own (the paper's music models). "triangular": K and M lower
@@ -105,7 +105,7 @@ class XD(nn.Module):
     def _check_forms(self) -> None:
         if not isinstance(self.compact, bool):
             raise ValueError(f"XD: compact {self.compact!r} must be True or False")
-        if not any(self.causal is known for known in CAUSAL[:2]) and self.causal not in CAUSAL[2:]:
+        if not isinstance(self.causal, (bool, str)) or self.causal not in CAUSAL:
             raise ValueError(f"XD: causal {self.causal!r} must be one of {', '.join(map(repr, CAUSAL))}")
         if not self.causal:
             return
@@ -231,7 +231,8 @@ class XD(nn.Module):
         if not self.causal:
             raise ValueError("XD: only a causal layer goes step by step; make it with causal=True")
         own = taps(self.operation())
-        return Stepper(own.K[: self.input_size[0]], own.L, own.W, own.M, self.bias, self.groups)
+        bias = None if self.bias is None else self.bias.clone()
+        return Stepper(own.K[: self.input_size[0]], own.L, own.W, own.M, bias, self.groups)
 
     def extra_repr(self) -> str:
         """The arguments that tell the operation."""
