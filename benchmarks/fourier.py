@@ -7,6 +7,8 @@ that most of the zeros around a kernel are not transformed, and channels mixed b
 import torch
 from torch import Tensor, nn
 
+from xdnas.transforms import good_size
+
 Size = tuple[int, ...]
 
 
@@ -23,7 +25,7 @@ class Fourier(nn.Module):
         """The convolution: circular as it is, for zeros on a circle large enough for both borders."""
         size = tuple(x.shape[2:])
         pairs = list(zip(size, self.padding, strict=True))
-        n = size if self.circular else tuple(_smooth(s + p) for s, p in pairs)
+        n = size if self.circular else tuple(good_size(s + p) for s, p in pairs)
         y = _inverse(torch.bmm(_transform(x, n), _transform(self.weight, n).mH), n)
         axes = tuple(range(2, x.dim()))
         y = y.roll(self.padding, axes)
@@ -51,12 +53,3 @@ def _inverse(y: Tensor, n: Size) -> Tensor:
         x = torch.fft.ifft(x, dim=axis + 2)
     signal: Tensor = torch.fft.irfft(x, n[-1])
     return signal
-
-
-def _smooth(n: int) -> int:
-    """The smallest size from `n` on without a prime factor above 5."""
-    rest = n
-    for prime in (2, 3, 5):
-        while rest % prime == 0:
-            rest //= prime
-    return n if rest == 1 else _smooth(n + 1)

@@ -7,8 +7,11 @@ python benchmarks/operation.py --profile burgers     # where the time of one ste
 """
 
 import argparse
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from layers import LAYERS, ROWS, example
@@ -19,6 +22,7 @@ from tables import Report, page
 from xdnas.files import write_atomic
 
 RESULTS = Path(__file__).parent / "results" / "operation.md"
+T = TypeVar("T", int, float)
 SECTIONS = ("training", "inference", "memory", "growth", "causal")
 # why a bound was missed, by the name that the page gives it, such as "jsb: full form"
 WHY: dict[str, str] = {}
@@ -44,17 +48,39 @@ def profile(name: str, layer: str) -> str:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             step()
     table: str = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=30)
-    return table
+    return f"One training step of {name}, {row.shape}, {layer}, on one thread\n{table}"
+
+
+def positive(kind: Callable[[str], T]) -> Callable[[str], T]:
+    """An argument that is a finite number above zero."""
+
+    def convert(text: str) -> T:
+        value = kind(text)
+        if not 0 < float(value) < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} must be above 0")
+        return value
+
+    return convert
 
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15, help="rounds of calls for each row, at most")
-    parser.add_argument("--seconds", type=float, default=6.0, help="for each row, after its third round")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--repeats", type=positive(int), default=15, help="rounds of calls for each row, at most (default: 15)"
+    )
+    parser.add_argument(
+        "--seconds", type=positive(float), default=6.0, help="for each row, after its third round (default: 6)"
+    )
+    parser.add_argument("--threads", type=positive(int), nargs="+", default=[1, 2], help="each in turn (default: 1 2)")
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="only these, in the training section alone by default")
-    parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="beside the convolution")
+    parser.add_argument(
+        "--layers",
+        nargs="+",
+        choices=LAYERS,
+        default=list(LAYERS),
+        help="beside the convolution; floor: the convolution by real FFTs, spectral: a Fourier layer (default: all)",
+    )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS)
     parser.add_argument("--profile", choices=ROWS, metavar="ROW", help="where the time of its step goes, and stop")
     parser.add_argument("--write", action="store_true", help=f"keep the page as {RESULTS}")
@@ -64,13 +90,16 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
     parser = arguments()
     options = parser.parse_args()
+    if options.profile and options.write:
+        parser.error("--profile measures nothing that --write could keep: leave one out")
     if options.profile:
         layer = "full" if options.layers == list(LAYERS) else options.layers[0]
         print(profile(options.profile, layer))
         return
-    whole = options.rows is None and options.sections is None and options.layers == list(LAYERS)
-    if options.write and not whole:
-        parser.error("--write keeps the whole page: leave out --rows, --layers and --sections")
+    chosen = ("rows", "sections", "layers", "threads", "repeats", "seconds")
+    changed = [f"--{name}" for name in chosen if getattr(options, name) != parser.get_default(name)]
+    if options.write and changed:
+        parser.error(f"--write keeps the whole page as it is defined: leave out {', '.join(changed)}")
     sections = options.sections or (["training"] if options.rows else list(SECTIONS))
     plan = Plan(options.repeats, options.seconds, options.threads, options.rows or list(ROWS), options.layers)
     start = time.perf_counter()

@@ -72,7 +72,7 @@ class Report:
 
 
 def _missed(check: Check, reason: str) -> str:
-    return f"- {check.what}, {check.where}: {check.value:.2f} instead of {check.bound:g}. {reason}".rstrip()
+    return f"- {check.what}, {check.where}: {check.value:.3g} instead of {check.bound:g}. {reason}".rstrip()
 
 
 def times(value: float | None, unit: str = "x") -> str:
@@ -125,7 +125,7 @@ def versions() -> dict[str, str | int | None]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
     }

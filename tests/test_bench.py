@@ -136,7 +136,7 @@ def test_a_missed_bound_is_told_with_its_reason() -> None:
     assert report.bounded("jsb: full form", "1 thread", 5, 4) == "5.00x (≤ 4: **missed**)"
     assert report.bounded("jsb: full form", "2 threads", None, 4) == "-"
     lines = report.summary({"jsb: full form": "The transforms."})
-    assert lines == ["0 of 1 bounds met.", "", "- jsb: full form, 1 thread: 5.00 instead of 4. The transforms."]
+    assert lines == ["0 of 1 bounds met.", "", "- jsb: full form, 1 thread: 5 instead of 4. The transforms."]
 
 
 def test_a_part_is_not_kept_as_the_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_per_example_values_and_a_compiled_graph() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("future", [1e30, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("future", [1e30, 3e38, -1.0, float("inf"), float("nan")])
 @pytest.mark.parametrize(("steps", "batch"), [(7, 2), (70, 1), (161, 3)])
 def test_the_future_changes_no_bit(dtype: torch.dtype, future: float, steps: int, batch: int) -> None:
     c = case(batch, 8, 6, steps, steps + 2, steps + 3, groups=2, dtype=dtype)

@@ -104,7 +104,7 @@ def test_given_diagonals(limit: int, channels: Channels, batch: int, monkeypatch
 @pytest.mark.parametrize(("limit", "sizes"), list(zip(LIMITS, SIZES, strict=True)))
 def test_blocks_are_all_frequencies_in_order(limit: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     set_block(monkeypatch, limit, 6)
-    blocks = list(mixing._blocks(3, N, 6))
+    blocks = list(mixing._blocks(torch.empty(3, 1, 6), N))
     frequencies, side = torch.arange(3 * N), torch.arange(3 * 2 * N).view(3, 2 * N)
     parts = [block.of(frequencies, N) for block in blocks]
     assert [len(part) for part in parts] == sizes

@@ -50,3 +50,10 @@ def test_every_flag_that_it_names_is_there() -> None:
     help_text = "".join(verb.format_help() for verbs in choices for verb in verbs.values())
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)):
         assert flag in help_text, flag
+
+
+def test_the_layout_names_every_module() -> None:
+    layout = (ROOT / "CONTRIBUTING.md").read_text()
+    files = [*(ROOT / "xdnas").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    named = set(re.findall(r"\b\w+\b", layout))
+    assert [f.name for f in files if f.stem not in named and f.stem != "__init__"] == []

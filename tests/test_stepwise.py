@@ -1,8 +1,10 @@
+import dense
 import pytest
 import torch
 from causal_cases import Case, case
 from torch import Tensor
 
+from xdnas import XD
 from xdnas.causal import masked, windows
 from xdnas.stepwise import Stepper
 
@@ -54,3 +56,29 @@ def test_a_lost_number_is_forgotten_with_its_windows() -> None:
             y, state = stepper.step(x, state)
             finite.append(bool(y.isfinite().all()))
     assert finite == [t < 7 or t >= 12 for t in range(20)]
+
+
+def test_a_stepper_keeps_no_graph_and_no_history() -> None:
+    layer = XD(3, 4, 3, 8, padding=2, causal=True)
+    stepper = layer.stepper()
+    state = stepper.start(2)
+    size = state.sums.numel()
+    for _ in range(50):
+        y, state = stepper.step(torch.randn(2, 3), state)
+        assert y.grad_fn is None
+        assert state.sums.grad_fn is None
+    assert state.sums.numel() == size
+
+
+@pytest.mark.parametrize("history", [8, 100])
+def test_a_layers_steps_equal_its_whole_pass(history: int) -> None:
+    torch.manual_seed(0)
+    layer = XD(2, 4, 3, history, padding=2, groups=2, causal=True, dtype=torch.float64)
+    dense.perturb(layer, 0.05)
+    x = torch.randn(2, 2, 2 * history + 3, dtype=torch.float64)
+    stepper = layer.stepper()
+    state, outputs = stepper.start(2), []
+    for t in range(x.shape[2]):
+        y, state = stepper.step(x[..., t], state)
+        outputs.append(y)
+    torch.testing.assert_close(torch.stack(outputs, 2), layer(x)[..., : x.shape[2]], rtol=1e-10, atol=1e-10)

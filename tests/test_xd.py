@@ -19,6 +19,9 @@ LAYERS: dict[str, dict[str, Any]] = {
     "1d": {"kernel_size": 3, "input_size": 85, "padding": 1},
     "1d long": {"kernel_size": 5, "input_size": 128, "padding": 2, "padding_mode": "circular"},
     "2d": {"kernel_size": (3, 2), "input_size": (9, 10), "padding": (1, 0), "stride": (1, 2), "depth": 3},
+    "compact": {"kernel_size": 3, "input_size": 72, "padding": 1, "compact": True},
+    "causal": {"kernel_size": 3, "input_size": 12, "padding": 2, "groups": 2, "causal": True},
+    "stack": {"kernel_size": 3, "input_size": 12, "padding": 2, "causal": "stack"},
     "3d": {"kernel_size": 2, "input_size": (4, 5, 6), "groups": 2, "padding_mode": "reflect", "padding": 1},
 }
 
@@ -51,7 +54,7 @@ def test_state_dict(layer: XD) -> None:
     torch.save(layer.state_dict(), buffer)
     buffer.seek(0)
     stored = torch.load(buffer, weights_only=True)
-    again = XD(2, 4, **next(k for k in LAYERS.values() if XD(2, 4, **k).n == layer.n))
+    again = XD(2, 4, **next(k for k in LAYERS.values() if XD(2, 4, **k).extra_repr() == layer.extra_repr()))
     again.load_state_dict(stored)
     assert torch.equal(again(sample(layer)), layer(sample(layer)))
     again.load_state_dict(load(save({k: v.contiguous() for k, v in layer.state_dict().items()})), assign=True)

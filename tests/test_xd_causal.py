@@ -229,6 +229,7 @@ def test_precisions(form: str) -> None:
 
 
 def test_compile_without_graph_breaks() -> None:
+    torch._dynamo.reset()
     layer, x = make("compact").float(), signal(6, dtype=torch.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -243,3 +244,29 @@ def test_an_empty_batch(form: str) -> None:
         y = layer(signal(steps, batch=0))
         assert y.shape == (0, 4, steps + 2)
         assert not any(g.any() for g in torch.autograd.grad(y.sum(), list(layer.parameters())))
+
+
+def test_a_long_history_equals_the_dense_twin() -> None:
+    layer = make("masked", 70, scale=0.02, groups=2)
+    for steps in (30, 70, 110):
+        x = signal(steps)
+        dense.assert_same(layer(x), dense.causal(layer, x), [x, *layer.parameters()], 1e-10, 1e-10)
+
+
+def test_a_report_tells_where_a_layer_is_the_convolution_no_more() -> None:
+    model, x = nn.Sequential(nn.Conv1d(1, 1, 9, padding=64, dilation=8)), torch.randn(1, 1, 100)
+    reason = swap(model, x, causal=True).layer("0").reason
+    assert "looks back 64 steps, of which inputs of more than 100 steps show it 50" in reason
+    assert "a sample of 128 steps" in reason
+    restore(model)
+    longer = torch.randn(1, 1, 500)
+    wanted = model(longer)
+    assert swap(model, torch.randn(1, 1, 128), causal=True).layer("0").reason == ""
+    assert relative(model(longer), wanted) <= 1e-5
+
+
+def test_triangular_takes_kernels_of_one_step() -> None:
+    model = nn.Sequential(nn.Conv1d(2, 3, 1), nn.Conv1d(3, 2, 3, padding=2))
+    report = swap(model, torch.randn(1, 2, 9), causal="triangular")
+    assert [row.swapped for row in report.layers] == [True, False]
+    assert "starts at kernel size 1, not at 3" in report.layer("1").reason

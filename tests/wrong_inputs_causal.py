@@ -22,6 +22,11 @@ def _call(x: Tensor) -> Callable[[], object]:
     return lambda: XD(2, 2, 3, 8, padding=2, causal=True)(x)
 
 
+def _step(x: torch.Tensor, batch: int = 2) -> object:
+    stepper = XD(3, 4, 3, 8, padding=2, causal=True).stepper()
+    return stepper.step(x, stepper.start(batch))
+
+
 ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("history 0", _stack(torch.zeros(1, 2, 5), 0), ValueError, r"history 0 must be a positive int"),
     ("history 2.5", _stack(torch.zeros(1, 2, 5), 2.5), ValueError, r"history 2.5 must be a positive int"),
@@ -49,26 +54,55 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("causal 1", _xd(1), ValueError, r"causal 1 must be one of False, True"),
     ("causal None", _xd(None), ValueError, r"causal None must be one of False, True"),
     ("causal list", _xd(["stack"]), ValueError, r"causal \['stack'\] must be one of"),
-    ("causal, two axes", _xd(True, (8, 9)), ValueError, r"causal is for one axis; input_size \(8, 9\) has 2"),
-    ("stack, three axes", _xd("stack", (8, 9, 3)), ValueError, r"causal is for one axis; .* has 3"),
+    (
+        "causal, two axes",
+        _xd(True, (8, 9)),
+        ValueError,
+        r"causal=True is for one axis, and input_size \(8, 9\) has 2",
+    ),
+    ("stack, three axes", _xd("stack", (8, 9, 3)), ValueError, r"causal='stack' is for one axis, .* has 3; leave"),
     (
         "causal padding",
         _xd(True, padding=1),
         ValueError,
-        r"pads \(kernel_size - 1\) \* dilation = 2 zeros and has stride 1; given are padding=\(1,\).*Pad by 2 and "
-        r"leave out the last 2",
+        r"padding=\(kernel_size - 1\) \* dilation=2; given are stride=1, .* padding=\(1,\). Change .* last 2 outputs",
     ),
-    ("causal same", _xd("stack", padding="same"), ValueError, r"= 2 zeros .* padding='same'"),
-    ("causal dilation", _xd("triangular", dilation=3), ValueError, r"= 6 zeros .* padding=\(2,\)"),
-    ("causal stride", _xd(True, stride=2), ValueError, r"has stride 1; .* stride=\(2,\)"),
-    ("causal circle", _xd(True, padding_mode="circular"), ValueError, r"zeros .* padding_mode='circular'"),
-    ("triangular reflect", _xd("triangular", padding_mode="reflect"), ValueError, r"zeros .* padding_mode='reflect'"),
+    ("causal same", _xd("stack", padding="same"), ValueError, r"dilation=2; given .* padding='same'. Change"),
+    ("causal dilation", _xd("triangular", dilation=3), ValueError, r"dilation=6; given .* padding=\(2,\)"),
+    ("causal stride", _xd(True, stride=2), ValueError, r"needs stride=1, .* given are stride=2"),
+    (
+        "causal circle",
+        _xd(True, padding_mode="circular"),
+        ValueError,
+        r"given are .*padding_mode='circular'",
+    ),
+    (
+        "triangular reflect",
+        _xd("triangular", padding_mode="reflect"),
+        ValueError,
+        r"given .*padding_mode='reflect'",
+    ),
     (
         "compact triangular",
         _xd("triangular", compact=True),
         ValueError,
-        r"compact keeps half of a spectrum, and causal='triangular' starts without one",
+        r"compact=True keeps half of a spectrum, and causal='triangular' starts without one; leave out one",
     ),
+    (
+        "steps of other channels",
+        lambda: _step(torch.zeros(2, 1)),
+        ValueError,
+        r"Stepper: x \(2, 1\) does not fit; give one step of every sequence, \(2, 3\)",
+    ),
+    ("steps of another batch", lambda: _step(torch.zeros(1, 3)), ValueError, r"x \(1, 3\) does not fit"),
+    (
+        "steps of whole numbers",
+        lambda: _step(torch.zeros(2, 3, dtype=torch.int64)),
+        TypeError,
+        r"x is torch.int64; give",
+    ),
+    ("wide steps", lambda: _step(torch.zeros(2, 3).double()), TypeError, r"float64; give real numbers of at most"),
+    ("steps of no sequence", lambda: _step(torch.zeros(0, 3), 0), ValueError, r"batch 0 must be a positive int"),
     (
         "stepper",
         lambda: XD(2, 2, 3, 8, padding=2).stepper(),

@@ -125,10 +125,16 @@ ROWS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         r"input is torch.float64 and the layer torch.float32",
     ),
     (
+        "inference of a name",
+        lambda: for_inference("model"),  # type: ignore[arg-type]
+        TypeError,
+        r"for_inference takes a torch.nn.Module, got str",
+    ),
+    (
         "inference: whole numbers",
         _fixed(torch.zeros(1, 2, 8, dtype=torch.int64), causal=True),
         TypeError,
-        r"input is torch.int64 and the layer torch.float32",
+        r"input is torch.int64 and must be real; convert it, e.g. to torch.float32",
     ),
     (
         "inference: causal channels",

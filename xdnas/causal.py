@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from xdnas.geometry import is_int
+from xdnas.multilinear import product
 
 
 def real_taps(L: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,16 +30,23 @@ def real_taps(L: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
 def lower_matrices(K: Tensor, L: Tensor, M: Tensor) -> Tensor:
     """tril(Real(K diag(L[:, a]) M)) for every tap: complex (U, F), (F, R), (F, T) to real (U, R, T)."""
     right = (L[:, :, None] * M[:, None]).flatten(1)
-    full = K.real @ right.real - K.imag @ right.imag
-    seen = torch.ones(K.shape[0], M.shape[1], dtype=torch.bool, device=K.device).tril()
-    return torch.where(seen[:, None], full.view(K.shape[0], -1, M.shape[1]), 0.0)
+    full = product(K.real, right.real) - product(K.imag, right.imag)
+    return lower_part(full.view(K.shape[0], L.shape[1], M.shape[1]))
+
+
+def lower_part(matrices: Tensor) -> Tensor:
+    """(U, R, T), zeros where T is behind U."""
+    outputs, _, steps = matrices.shape
+    seen = torch.ones(outputs, steps, dtype=torch.bool, device=matrices.device).tril()
+    return torch.where(seen[:, None], matrices, 0.0)
 
 
 def masked(x: Tensor, K: Tensor, L: Tensor, W: Tensor, M: Tensor, groups: int = 1) -> Tensor:
     """The operation masked to its lower triangle: real (B, I, T) to real (B, O, U).
 
     y[b, o, u] = Real(sum_f K[u, f] sum_i D[f, i, o] sum_{s <= u} M[f, s] x[b, i, s]), D = L W. Steps behind T count as
-    zeros. A number that is not finite makes the outputs of its group NaN from its step on, and no output before it.
+    zeros. An input that is not finite, or whose products with the weights are not, makes the outputs of its group NaN
+    from its step on, and no output before it.
 
     Args:
         x: real (B, I, T).
@@ -54,20 +62,20 @@ def apply_lower(x: Tensor, lower: Tensor, W: Tensor, groups: int) -> Tensor:
     """`masked` from its `lower_matrices` (U, R, T) and real weights (R, I / groups, O)."""
     (batch, inputs, steps), outputs, length = x.shape, W.shape[2], lower.shape[0]
     own, made = inputs // groups, outputs // groups
-    # a product with the mask's zeros would spread what is not finite to earlier steps
-    finite = torch.where(x.isfinite(), x, 0.0)
-    rows = finite.reshape(batch, groups, own, steps).permute(1, 3, 0, 2).reshape(groups, 1, steps * batch, own)
+    rows = x.reshape(batch, groups, own, steps).permute(1, 3, 0, 2).reshape(groups, 1, steps * batch, own)
     weights = W.reshape(W.shape[0], own, groups, made).permute(2, 0, 1, 3)
-    mixed = (rows @ weights).reshape(groups, W.shape[0] * steps, batch * made)
-    y = (lower.flatten(1) @ mixed).reshape(groups, length, batch, made).permute(2, 0, 3, 1)
-    return (y + _spread(x, groups, length)).reshape(batch, outputs, length)
+    mixed = product(rows, weights).view(groups, W.shape[0], steps, batch, made)
+    # a product with the mask's zeros would spread what is not finite to earlier steps
+    finite = mixed.nan_to_num(0.0, 0.0, 0.0).flatten(1, 2).flatten(2)
+    y = product(lower.flatten(1), finite).view(groups, length, batch, made).permute(2, 0, 3, 1)
+    return (y + _spread(mixed, length)).flatten(1, 2)
 
 
-def _spread(x: Tensor, groups: int, length: int) -> Tensor:
-    """(B, G, 1, length): 0, and NaN from the first step on at which an input of the group is not finite."""
-    batch, inputs, steps = x.shape
-    marks = (0 * x.detach()).reshape(batch, groups, inputs // groups, steps).sum(2).cumsum(-1)
-    return marks[:, :, None, torch.arange(length, device=x.device).clamp(max=steps - 1)]
+def _spread(mixed: Tensor, length: int) -> Tensor:
+    """(B, G, 1, length): 0, and NaN from the first step on at which (G, R, T, B, O / G) is not finite in a group."""
+    marks: Tensor = 0 * torch.linalg.vector_norm(mixed.detach(), torch.inf, dim=(1, 4))
+    last = torch.arange(length, device=mixed.device).clamp(max=mixed.shape[2] - 1)
+    return marks.cumsum(1)[:, last].permute(2, 0, 1)[:, :, None]
 
 
 def stacked(x: Tensor, K: Tensor, L: Tensor, W: Tensor, M: Tensor, groups: int = 1) -> Tensor:

@@ -7,13 +7,15 @@ from xdnas.kmatrix import KMatrix
 from xdnas.spectrum import kept
 from xdnas.xd import XD
 
-COMPLEX = 4  # real multiply-adds of a complex one
+IN_A_COMPLEX = 4  # real multiply-adds of a complex one
 
 
 def multiply_adds(xd: XD, samples: int) -> int:
     """Real multiply-adds of a forward pass on some samples of the layer's input size.
 
-    They are counted factor by factor; computing may merge factors into larger products where that is faster.
+    They are counted factor by factor; computing may merge factors into larger products where that is faster. Left
+    out are the products with C and, for causal layers, those that write out K, L and M: few, and no more for more
+    samples.
     """
     if xd.causal in (True, "triangular"):
         return _by_taps(xd, samples)
@@ -39,7 +41,7 @@ def _by_frequencies(xd: XD, samples: int) -> int:
         return sum(k.factors.numel() // 2 * columns * frequencies // k.n for k in matrices)
 
     transforms = product(xd.M, samples * xd.in_channels) + product(xd.K, samples * xd.out_channels)
-    return COMPLEX * (transforms + product(xd.L, pairs) + samples * frequencies * pairs)
+    return IN_A_COMPLEX * (transforms + product(xd.L, pairs) + samples * frequencies * pairs)
 
 
 def _by_taps(xd: XD, samples: int) -> int:

@@ -1,4 +1,4 @@
-"""An XD-operation as one real matrix, written out from its definition: slow, and independent of the fast ways."""
+"""An XD-operation as one real matrix, written out from its definition: slow, and without the fast ways' products."""
 
 from functools import reduce
 from math import prod

@@ -16,7 +16,7 @@ from torch import Tensor
 from xdnas.geometry import Positions
 from xdnas.transforms import radices
 
-LARGEST_BLOCK = 64
+LARGEST_BLOCK = 64  # also decides which frequencies a compact layer keeps (spectrum.py), so files depend on it
 
 
 class Factor(NamedTuple):
@@ -125,7 +125,7 @@ def apply(fused: Fused, x: Tensor) -> Tensor:
     y = x.reshape(*fused.grid, x.shape[1])
     for axis, blocks in fused.factors:
         y = _mix(blocks, y, axis)
-    return y.reshape(x.shape)
+    return y.reshape(fused.rows, x.shape[1])
 
 
 def _mix(blocks: Tensor, x: Tensor, axis: int) -> Tensor:

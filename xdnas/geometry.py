@@ -30,12 +30,25 @@ class Positions(NamedTuple):
         """(number,) int64."""
         return (self.start + self.step * torch.arange(self.number, device=device)) % n
 
+    def within(self, n: int) -> bool:
+        """Whether they ascend on an axis of size n without wrapping around."""
+        return self.start >= 0 and self.step > 0 and self.start + self.step * (self.number - 1) < n
+
     def take(self, x: Tensor, dim: int) -> Tensor:
         """These positions of one axis of x; a view where they do not wrap around."""
-        last = self.start + self.step * (self.number - 1)
-        if self.start >= 0 and self.step > 0 and last < x.shape[dim]:
-            return x[(slice(None),) * dim + (slice(self.start, last + 1, self.step),)]
-        return x.index_select(dim, self.indices(x.shape[dim], x.device))
+        n = x.shape[dim]
+        return x[self._slices(dim)] if self.within(n) else x.index_select(dim, self.indices(n, x.device))
+
+    def give(self, x: Tensor, dim: int, n: int) -> Tensor:
+        """The transpose of `take` from an axis of size n: x put to these positions, added up where they meet."""
+        whole = x.new_zeros(*x.shape[:dim], n, *x.shape[dim + 1 :])
+        if not self.within(n):
+            return whole.index_add_(dim, self.indices(n, x.device), x)
+        whole[self._slices(dim)] = x
+        return whole
+
+    def _slices(self, dim: int) -> tuple[slice, ...]:
+        return (slice(None),) * dim + (slice(self.start, self.start + self.step * self.number, self.step),)
 
 
 class Axis(NamedTuple):

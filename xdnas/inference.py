@@ -1,19 +1,20 @@
 """A copy of a model for deployment: every matrix of its XD layers computed once, for parameters that never change."""
 
 import copy
-from contextlib import nullcontext
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from xdnas.causal import apply_lower, lower_matrices, real_taps, windows
+from xdnas.causal import apply_lower, windows
 from xdnas.mixing import diagonals
 from xdnas.operation import arrays, taps
 from xdnas.params import xd_layers
 from xdnas.pipeline import analyse, mix_fixed, synthesise
+from xdnas.precision import full_precision
 from xdnas.swap import HOOKS, exchange
-from xdnas.xd import XD, autocast, check_input
+from xdnas.xd import XD, check_input
 
 
 def for_inference(model: nn.Module) -> nn.Module:
@@ -21,11 +22,14 @@ def for_inference(model: nn.Module) -> nn.Module:
 
     It gives the outputs that the model gives now, up to rounding, and is not changed by what happens to the model
     later. Gradients flow to inputs, and nothing in it asks for them. Layers of half precision keep their matrices in
-    float32. The copy cannot be swapped, restored or trained; keep the model for that.
+    float32, until you convert the copy itself. It cannot be swapped, restored or trained; keep the model for that.
 
     Raises:
+        TypeError: model is no torch.nn.Module.
         ValueError: the model has no XD layer, or a hook makes the weight of one.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"for_inference takes a torch.nn.Module, got {type(model).__name__}")
     layers = xd_layers(model)
     if not layers:
         raise ValueError(f"for_inference: the {type(model).__name__} has no XD layer; it can be used as it is")
@@ -59,7 +63,7 @@ class Fixed(nn.Module):
         """As `XD.forward`."""
         dtype = next(buffer.dtype for name, buffer in self.named_buffers() if name not in ("bias", "kind"))
         check_input(input, self.in_channels, self.input_size, self.kind.dtype, causal=self.causal)
-        with torch.autocast(input.device.type, enabled=False) if autocast(input) else nullcontext():
+        with full_precision(input):
             y = self.operate(input.to(dtype))
             return (y if self.bias is None else y + self.bias.to(dtype)).to(input.dtype)
 
@@ -83,19 +87,20 @@ class FixedByFrequencies(Fixed):
         own = arrays(op, [axis.size + axis.before + axis.after for axis in op.geometry.axes])
         self.before, self.behind = own.before, own.behind
         self.register_buffer("diagonals", diagonals(own.side, own.taps))
-        for name, tensors in (("first", own.first), ("second", own.second)):
-            for i, tensor in enumerate(tensors):
-                self.register_buffer(f"{name}_{i}", tensor.contiguous())
+        self.first = [f"first_{i}" for i in range(len(own.first))]
+        self.second = [f"second_{i}" for i in range(len(own.second))]
+        for name, tensor in zip(self.first + self.second, own.first + own.second, strict=True):
+            self.register_buffer(name, tensor.contiguous())
 
     def operate(self, x: Tensor) -> Tensor:
         """By frequencies."""
         x = self.geometry.pad(x)
-        signal = analyse(self.before, self.diagonals.shape[0], x, self._matrices("first"))
+        signal = analyse(self.before, self.diagonals.shape[0], x, self._matrices(self.first))
         mixed = mix_fixed(signal, self.diagonals, self.groups)
-        return synthesise(self.behind, self.geometry.output_size, mixed, self._matrices("second"))
+        return synthesise(self.behind, self.geometry.output_size, mixed, self._matrices(self.second))
 
-    def _matrices(self, name: str) -> list[Tensor]:
-        return [buffer for key, buffer in self.named_buffers() if key.startswith(name)]
+    def _matrices(self, names: Sequence[str]) -> list[Tensor]:
+        return [self.get_buffer(name) for name in names]
 
 
 class FixedByTaps(Fixed):
@@ -106,10 +111,9 @@ class FixedByTaps(Fixed):
 
     def __init__(self, xd: XD) -> None:
         super().__init__(xd)
-        own = taps(xd.operation())
-        L, W = real_taps(own.L, own.W)
-        self.register_buffer("lower", lower_matrices(own.K, L, own.M))
-        self.register_buffer("taps", W.contiguous())
+        lower, weights = taps(xd.operation()).lower(xd.output_size[0], xd.input_size[0])
+        self.register_buffer("lower", lower.contiguous())
+        self.register_buffer("taps", weights.contiguous())
 
     def operate(self, x: Tensor) -> Tensor:
         """By taps."""
@@ -124,4 +128,5 @@ class FixedByTaps(Fixed):
 
 @torch.no_grad()
 def _fixed(xd: XD) -> Fixed:
-    return FixedByTaps(xd) if xd.causal else FixedByFrequencies(xd)
+    with full_precision(xd.weight):
+        return FixedByTaps(xd) if xd.causal else FixedByFrequencies(xd)

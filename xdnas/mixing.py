@@ -1,6 +1,6 @@
 """The mix of the channels at every frequency, with diagonals that are made where they are used.
 
-The diagonals C (L w + b) of all pairs of channels are the largest tensor of an XD-operation, often ten times the
+The diagonals C (L w + b) of all pairs of channels are often the largest tensor of an XD-operation, several times the
 signal. They are one product away from the kernel, so they are made for a few frequencies at a time, while they fit in
 the processor's cache, and made again for the gradients.
 
@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from xdnas.limits import limit
+from xdnas.multilinear import refuse_batch
 
 BLOCK = 1 << 18  # numbers of the diagonals at a time
 
@@ -32,9 +35,10 @@ class _Block(NamedTuple):
         return side[self.lead if side.shape[0] > 1 else slice(None), 2 * self.last.start : 2 * self.last.stop]
 
 
-def _blocks(lead: int, n: int, pairs: int) -> Iterator[_Block]:
-    whole = 2 * n * pairs
-    leads, lasts = (max(1, BLOCK // whole), n) if whole <= BLOCK else (1, max(1, BLOCK // (2 * pairs)))
+def _blocks(taps: Tensor, n: int) -> Iterator[_Block]:
+    lead, _, pairs = taps.shape
+    whole, most = 2 * n * pairs, limit(BLOCK, taps)
+    leads, lasts = (max(1, most // whole), n) if whole <= most else (1, max(1, most // (2 * pairs)))
     for a in range(0, lead, leads):
         for f in range(0, n, lasts):
             yield _Block(slice(a, min(a + leads, lead)), slice(f, min(f + lasts, n)))
@@ -56,7 +60,7 @@ class Mixing(NamedTuple):
         """The product, block by block."""
         n, pairs = side.shape[1] // 2, taps.shape[2]
         y = x.new_empty(*x.shape[:3], pairs * self.groups // x.shape[3])
-        for block in _blocks(taps.shape[0], n, pairs):
+        for block in _blocks(taps, n):
             mix(block.of(x, n), diagonals(block.side(side), taps[block.lead]), self.groups, out=block.of(y, n))
         return y
 
@@ -64,17 +68,19 @@ class Mixing(NamedTuple):
         self, grad: Tensor, needed: Sequence[bool], x: Tensor, side: Tensor, taps: Tensor
     ) -> tuple[Tensor | None, ...]:
         """Of x, side and taps, block by block."""
+        refuse_batch(grad)
         n, pairs = side.shape[1] // 2, taps.shape[2]
         by_x = torch.empty_like(x) if needed[0] else None
-        by_side, by_taps = torch.zeros_like(side), torch.zeros_like(taps)
-        for block in _blocks(taps.shape[0], n, pairs):
+        totals = (torch.zeros_like(side), torch.zeros_like(taps)) if needed[1] or needed[2] else None
+        for block in _blocks(taps, n):
             left, right = block.side(side), taps[block.lead]
             own = _grouped(block.of(grad, n), self.groups)
             if by_x is not None:
                 _mix_back(own, diagonals(left, right), self.groups, out=block.of(by_x, n))
-            if needed[1] or needed[2]:
+            if totals is not None:
                 by_d = _by_diagonals(own, block.of(x, n), self.groups).reshape(right.shape[0], -1, pairs)
-                _add_factors(by_d, left, right, block, by_side, by_taps)
+                _add_factors(by_d, left, right, block, *totals)
+        by_side, by_taps = totals or (None, None)
         return by_x, by_side if needed[1] else None, by_taps if needed[2] else None
 
 
@@ -94,6 +100,7 @@ class FixedMixing(NamedTuple):
         self, grad: Tensor, needed: Sequence[bool], x: Tensor, diagonals: Tensor
     ) -> tuple[Tensor | None, ...]:
         """Of x and the diagonals."""
+        refuse_batch(grad)
         by_x = torch.empty_like(x) if needed[0] else None
         by_d = torch.empty_like(diagonals) if needed[1] else None
         for part in _parts(diagonals):
@@ -106,7 +113,7 @@ class FixedMixing(NamedTuple):
 
 
 def _parts(diagonals: Tensor) -> Iterator[slice]:
-    size = max(1, BLOCK // (2 * diagonals.shape[2]))
+    size = max(1, limit(BLOCK, diagonals) // (2 * diagonals.shape[2]))
     return (slice(start, start + size) for start in range(0, diagonals.shape[0], size))
 
 

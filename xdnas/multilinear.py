@@ -7,10 +7,13 @@ blocks, buffers and sums in place, which plain autograd could not follow.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+
+from xdnas.precision import full_precision
 
 
 class Multilinear(Protocol):
@@ -28,15 +31,50 @@ class Multilinear(Protocol):
 
 
 def evaluate(map: Multilinear, *arguments: Tensor) -> Tensor:
-    """The value of a multilinear map, differentiable to any order, in forward mode and under torch.func."""
-    result: Tensor = _Value.apply(map, *arguments)  # type: ignore[no-untyped-call]
+    """The value of a multilinear map, differentiable to any order, in forward mode and under torch.func.
+
+    torch.func.vmap takes the examples one after the other. What is computed stays in the arguments' precision, in the
+    backward pass as well, whatever torch.autocast is on around it.
+    """
+    with full_precision(arguments[0]):
+        result: Tensor = _Value.apply(map, *arguments)  # type: ignore[no-untyped-call]
     return result
+
+
+def refuse_batch(grad: Tensor) -> None:
+    """For maps whose gradients work in place, which torch.autograd's own batches of cotangents cannot follow.
+
+    Raises:
+        NotImplementedError: grad is such a batch.
+    """
+    if is_legacy_batchedtensor(grad):
+        raise NotImplementedError(
+            "XD: gradients cannot be taken for a batch of cotangents at once (is_grads_batched=True, vectorize=True); "
+            "use torch.func.jacrev, torch.func.hessian or torch.func.vmap, or leave that option out"
+        )
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product a @ b with broadcasting, whose gradients keep its precision too."""
+    return a @ b if torch.compiler.is_compiling() else evaluate(_Product(), a, b)
+
+
+class _Product(NamedTuple):
+    def value(self, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    def gradients(self, grad: Tensor, needed: Sequence[bool], a: Tensor, b: Tensor) -> list[Tensor | None]:
+        return [
+            (grad @ b.mT).sum_to_size(a.shape) if needed[0] else None,
+            (a.mT @ grad).sum_to_size(b.shape) if needed[1] else None,
+        ]
 
 
 def _gradients(
     map: Multilinear, needed: Sequence[bool], grad: Tensor, arguments: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    result: tuple[Tensor | None, ...] = _Gradients.apply(map, tuple(needed), grad, *arguments)  # type: ignore[no-untyped-call]
+    with full_precision(grad):
+        result: tuple[Tensor | None, ...] = _Gradients.apply(map, tuple(needed), grad, *arguments)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -104,7 +142,8 @@ class _Gradients(torch.autograd.Function):
         rows: list[tuple[Tensor | None, ...]] = []
         for i, u in _given(cotangents):
             chosen = _exchanged(arguments, i, u)
-            by_grad.append(evaluate(ctx.map, *chosen))
+            if ctx.needs_input_grad[2]:
+                by_grad.append(evaluate(ctx.map, *chosen))
             needed = _all_but(i, ctx.needs_input_grad[3:])
             if any(needed):
                 rows.append(_gradients(ctx.map, needed, grad, chosen))

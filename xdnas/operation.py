@@ -13,16 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from xdnas.causal import masked, stacked, windows
-from xdnas.fused import Fused, columns
-from xdnas.geometry import Geometry
+from xdnas.causal import apply_lower, lower_part, real_taps, stacked, windows
+from xdnas.fused import Fused, apply, columns
+from xdnas.geometry import Geometry, Positions
 from xdnas.kmatrix import as_complex
 from xdnas.kronecker import Kronecker
-from xdnas.pipeline import operate
+from xdnas.pipeline import operate, transform
 from xdnas.planes import real_matrices
 from xdnas.spectrum import half, kept_columns, kept_rows
 from xdnas.stages import analysis, single, synthesis
-from xdnas.steps import Stage, run
+from xdnas.steps import Stage
 
 # one dense matrix per axis up to this size: with several axes block factors need copies that a matrix does not
 DENSE_UP_TO = {1: 64, 2: 128, 3: 128}
@@ -66,12 +66,28 @@ class Arrays(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """An operation on one axis by taps, as `causal.masked` takes it: K (U, F), L (F, R), W (R, I / G, O), M (F, T)."""
+    """An operation on one axis by taps, in the terms of `causal.masked`: L (F, R), W (R, I / G, O), M (F, T).
 
-    K: Tensor
+    K: fused; outputs: the rows of it that are read.
+    """
+
+    K: Fused
+    outputs: Positions
     L: Tensor
     W: Tensor
     M: Tensor
+
+    def rows(self, number: int) -> Tensor:
+        """The first rows of K that are read, (U, F)."""
+        whole = columns(self.K, Positions(0, 1, self.L.shape[0]))
+        return self.outputs.take(whole, 0)[:number]
+
+    def lower(self, number: int, steps: int) -> tuple[Tensor, Tensor]:
+        """`causal.lower_matrices` and real weights, as `causal.apply_lower` takes them."""
+        L, W = real_taps(self.L, self.W)
+        right = L[:, :, None] * self.M[:, None, :steps]
+        full = self.outputs.take(apply(self.K, right.flatten(1)), 0)[:number]
+        return lower_part(full.real.view(number, L.shape[1], steps)), W
 
 
 def by_frequencies(op: Operation, x: Tensor) -> Tensor:
@@ -87,11 +103,12 @@ def by_taps(op: Operation, x: Tensor, *, brute_force: bool) -> Tensor:
     """The operation masked to its lower triangle, on x (B, I, T) with any T: (B, O, T + padding)."""
     own, (axis,) = taps(op), op.geometry.axes
     tail = axis.output.number - axis.size
-    form = stacked if brute_force else masked
 
     def window(x: Tensor) -> Tensor:
         steps = x.shape[2]
-        return form(x, own.K[: steps + tail], own.L, own.W, own.M[:, :steps], op.groups)
+        if brute_force:
+            return stacked(x, own.rows(steps + tail), own.L, own.W, own.M[:, :steps], op.groups)
+        return apply_lower(x, *own.lower(steps + tail, steps), op.groups)
 
     return windows(x, axis.size, tail, window)
 
@@ -115,7 +132,7 @@ def _diagonals(op: Operation, sides: Sequence[Tensor], b: Tensor | None) -> tupl
     """The side and the taps of all pairs, from the columns of L that meet the kernel."""
     taps, ones = gated_kernel(op)
     stages, tensors = analysis([single(side) for side in sides[:-1]], op.weight.shape[2:-1], taps.shape[0])
-    taps = run(stages, taps, tensors)
+    taps = transform(stages, taps, tensors)
     lead, last = prod([side.shape[0] for side in sides[:-1]]), sides[-1].shape[0]
     taps = taps.reshape(lead, -1, ones.shape[1])
     planes = taps.shape[1] // op.weight.shape[-1]
@@ -142,14 +159,16 @@ def gated_kernel(op: Operation) -> tuple[Tensor, Tensor]:
 
 def taps(op: Operation) -> Taps:
     """An operation on one axis by taps; b is one more tap, whose weight is C."""
-    (axis,), (k,), (l_,), (m,) = op.geometry.axes, op.K, op.L, op.M
-    K, L, M = k.dense(), axis.kernel.take(l_.dense(), 1), m.dense()
-    W = op.weight.to(K.real.dtype).permute(2, 1, 0)
+    (axis,), (K,), (M,) = op.geometry.axes, op.fused(op.K), op.fused(op.M)
+    L, steps = columns(op.fused(op.L)[0], axis.kernel), Positions(0, 1, axis.size)
+    W = op.weight.to(L.real.dtype).permute(2, 1, 0)
     gates = torch.ones_like(W[:1]) if op.C is None else as_complex(op.C).mT[None]
     W = gates * W
-    if op.compact:
-        own = half(k.n, K.device)
-        K, L, M = K.index_select(1, own.rows) * own.counts, L.index_select(0, own.rows), M.index_select(0, own.rows)
+    own = half(op.geometry.n[0], L.device) if op.compact else None
+    if own is not None:
+        K, M, L = kept_columns(K, own), kept_rows(M, own), L.index_select(0, own.rows)
     if op.b is not None:
         L, W = torch.cat((L, as_complex(op.b)[:, None]), 1), torch.cat((W, gates))
-    return Taps(axis.output.take(K, 0), L, W, M[:, : axis.size])
+    if own is not None:
+        L = L * own.counts[:, None]
+    return Taps(K, axis.output, L, W, columns(M, steps))

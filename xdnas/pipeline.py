@@ -12,8 +12,9 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from xdnas.limits import limit
 from xdnas.mixing import FixedMixing, Mixing, diagonals, mix
-from xdnas.multilinear import evaluate
+from xdnas.multilinear import evaluate, refuse_batch
 from xdnas.steps import Stage, run, run_back
 
 T = TypeVar("T")
@@ -46,6 +47,13 @@ def operate(
     return synthesise(behind, output_size, mixed, second)
 
 
+def transform(stages: tuple[Stage, ...], x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+    """All stages on x as it is."""
+    if torch.compiler.is_compiling():
+        return run(stages, x, matrices)
+    return evaluate(Transform(stages), x, *matrices) if stages else x
+
+
 def analyse(stages: tuple[Stage, ...], frequencies: int, x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     """M x: (B, I, *N) to (F, 2, B, I); in one piece for tracers."""
     if torch.compiler.is_compiling():
@@ -71,6 +79,20 @@ def synthesise(
     return evaluate(Synthesis(stages, output_size), y, *matrices)
 
 
+class Transform(NamedTuple):
+    """x and matrices to what `run` makes of them."""
+
+    stages: tuple[Stage, ...]
+
+    def value(self, x: Tensor, *matrices: Tensor) -> Tensor:
+        """In one piece."""
+        return run(self.stages, x, matrices)
+
+    def gradients(self, grad: Tensor, needed: Sequence[bool], x: Tensor, *matrices: Tensor) -> list[Tensor | None]:
+        """Of x and of the matrices."""
+        return run_back(self.stages, x, matrices, grad, needed)
+
+
 class Analysis(NamedTuple):
     """x (B, I, *N) and matrices to M x (F, 2, B, I)."""
 
@@ -80,15 +102,16 @@ class Analysis(NamedTuple):
     def value(self, x: Tensor, *matrices: Tensor) -> Tensor:
         """Chunk by chunk."""
         y = x.new_empty(self.frequencies, 2, *x.shape[:2])
-        for chunk in chunks(x.shape[0], self.frequencies * x.shape[1]):
+        for chunk in chunks(x, self.frequencies * x.shape[1]):
             y[:, :, chunk] = run(self.stages, _columns(x[chunk]), matrices).view(self.frequencies, 2, -1, x.shape[1])
         return y
 
     def gradients(self, grad: Tensor, needed: Sequence[bool], x: Tensor, *matrices: Tensor) -> list[Tensor | None]:
         """Of x and of the matrices."""
+        refuse_batch(grad)
         by_x = x.new_empty(x.shape) if needed[0] else None
         totals = _zeros(matrices, needed[1:])
-        for chunk in chunks(x.shape[0], self.frequencies * x.shape[1]):
+        for chunk in chunks(x, self.frequencies * x.shape[1]):
             own = grad[:, :, chunk].reshape(self.frequencies, 2, -1)
             g, *by_matrices = run_back(self.stages, _columns(x[chunk]), matrices, own, needed)
             if by_x is not None and g is not None:
@@ -107,16 +130,17 @@ class Synthesis(NamedTuple):
         """Chunk by chunk."""
         frequencies, _, batch, outputs = y.shape
         x = y.new_empty(batch, outputs, *self.output_size)
-        for chunk in chunks(batch, frequencies * outputs):
+        for chunk in chunks(x, frequencies * outputs):
             _from_columns(run(self.stages, y[:, :, chunk].reshape(frequencies, 2, -1), matrices), out=x[chunk])
         return x
 
     def gradients(self, grad: Tensor, needed: Sequence[bool], y: Tensor, *matrices: Tensor) -> list[Tensor | None]:
         """Of y and of the matrices."""
-        frequencies, _, batch, outputs = y.shape
+        refuse_batch(grad)
+        frequencies, outputs = y.shape[0], y.shape[3]
         by_y = torch.empty_like(y) if needed[0] else None
         totals = _zeros(matrices, needed[1:])
-        for chunk in chunks(batch, frequencies * outputs):
+        for chunk in chunks(grad, frequencies * outputs):
             own = y[:, :, chunk].reshape(frequencies, 2, -1)
             g, *by_matrices = run_back(self.stages, own, matrices, _columns(grad[chunk]), needed)
             if by_y is not None and g is not None:
@@ -147,13 +171,14 @@ class Whole(NamedTuple):
         self, grad: Tensor, needed: Sequence[bool], x: Tensor, side: Tensor, taps: Tensor, *matrices: Tensor
     ) -> list[Tensor | None]:
         """Of all arguments; every chunk is computed again."""
+        refuse_batch(grad)
         turns = _turns(diagonals(side, taps), self.groups, x.shape[1])
         before, behind = self._shares(matrices)
         need_x, need_side, need_taps, *rest = needed
         need_m, need_k = self._shares(rest)
         need_d = need_side or need_taps
         by_x = x.new_empty(x.shape) if need_x else None
-        by_turns = torch.zeros_like(turns)
+        by_turns = torch.zeros_like(turns) if need_d else None
         totals = _zeros(matrices, rest)
         for chunk in self._chunks(x, turns):
             columns = _channel_columns(x[chunk])
@@ -162,7 +187,7 @@ class Whole(NamedTuple):
             g, *by_k = run_back(self.synthesis, self._mix(turns, signal), behind, own, [True, *need_k])
             assert g is not None
             g = self._split(g, grad.shape[1])
-            if need_d:
+            if by_turns is not None:
                 by_turns.baddbmm_(g, self._split(signal, x.shape[1]).mT)
             by_m: list[Tensor | None] = [None] * len(before)
             if need_x or any(need_m):
@@ -171,12 +196,12 @@ class Whole(NamedTuple):
             if by_x is not None and g is not None:
                 _from_channel_columns(g, out=by_x[chunk])
             _add(totals, [*by_m, *by_k])
-        by_side, by_taps = _by_factors(by_turns, side, taps, self.groups) if need_d else (None, None)
+        by_side, by_taps = (None, None) if by_turns is None else _by_factors(by_turns, side, taps, self.groups)
         return [by_x, by_side if need_side else None, by_taps if need_taps else None, *totals]
 
     def _chunks(self, x: Tensor, turns: Tensor) -> Iterator[slice]:
         frequencies, channels = turns.shape[0] // self.groups, self.groups * max(turns.shape[1:]) // 2
-        return chunks(x.shape[0], frequencies * channels)
+        return chunks(x, frequencies * channels)
 
     def _shares(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
         count = sum(len(stage.steps) for stage in self.analysis)
@@ -196,9 +221,10 @@ class Whole(NamedTuple):
         return own.reshape(own.shape[0], 2, -1)
 
 
-def chunks(batch: int, numbers: int) -> Iterator[slice]:
-    """Parts of a batch whose examples take `numbers` complex numbers each."""
-    count = -(-batch // max(1, CHUNK // (2 * numbers)))  # none for an empty batch
+def chunks(x: Tensor, numbers: int) -> Iterator[slice]:
+    """Parts of a batch x whose examples take `numbers` complex numbers each."""
+    batch = x.shape[0]
+    count = -(-batch // max(1, limit(CHUNK, x) // (2 * numbers)))  # none for an empty batch
     size = -(-batch // max(1, count))
     for start in range(0, batch, max(1, size)):
         yield slice(start, min(start + size, batch))

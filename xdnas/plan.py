@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from xdnas.causal import hop
 from xdnas.choose import Found, Patterns, Where, choose, find, named_exactly
 from xdnas.cost import multiply_adds
 from xdnas.names import near
@@ -79,7 +80,7 @@ def prepare(
     calls, output = _observe(model, inputs, found)
     for layer in found:
         if not layer.reason:
-            layer.reason = _unfit_calls(calls[layer.name])
+            layer.reason = _unfit_calls(calls[layer.name]) or _unfit_start(layer, options)
             if layer.reason and named_exactly(layer, include):
                 raise SwapError(f"layer {layer.name!r} cannot be swapped: {layer.reason}")
     # parameters made in inference mode could never be trained
@@ -156,6 +157,27 @@ def _unfit_calls(calls: _Calls) -> str:
     return "is called without a batch axis" if calls.unbatched else ""
 
 
+def _unfit_start(layer: Found, options: Mapping[str, Any]) -> str:
+    kernel: tuple[int, ...] = layer.module.kernel_size  # type: ignore[assignment]
+    if options.get("causal") == "triangular" and math.prod(kernel) > 1:
+        return f"a triangular layer starts at kernel size 1, not at {by(kernel)}"
+    return ""
+
+
+def _short_view(xd: XD) -> str:
+    """What a causal layer that looks far back no longer is on inputs that are longer than the sample."""
+    if not xd.causal:
+        return ""
+    (steps,), reach = xd.input_size, (xd.kernel_size[0] - 1) * xd.dilation[0]
+    surely = steps - hop(steps)
+    if reach <= surely:
+        return ""
+    return (
+        f"looks back {reach} steps, of which inputs of more than {steps} steps show it {surely}: it is the "
+        f"convolution up to {steps} steps alone; give a sample of {2 * reach} steps or more"
+    )
+
+
 def nothing_to_swap(found: list[Found]) -> str:
     """Why no layer of a model is swapped."""
     reasons = "; ".join(f"{layer.name!r}: {layer.reason}" for layer in found[:12])
@@ -179,6 +201,7 @@ def _row(layer: Found, calls: _Calls | None, xd: XD | None) -> Layer:
     frozen = not any(p.requires_grad for p in module.parameters())
     if frozen:
         row["reason"] = "frozen, so its architecture parameters are frozen too"
+    row["reason"] = "; ".join(filter(None, (str(row["reason"]), _short_view(xd))))
     own = sum(p.numel() for p in xd.parameters()) - sum(p.numel() for p in module.parameters())
     positions = calls.samples * math.prod(xd.output_size)
     return Layer(

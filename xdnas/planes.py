@@ -1,7 +1,7 @@
 """Complex matrices in real arithmetic: a complex axis is two planes, real parts and imaginary parts.
 
 A complex product (a + ib)(x + iy) is the real product [[a, -b], [b, a]] [x; y]. With a real input or a real output half
-of that matrix is left out, and half of the work with it. Autograd sees real matrix products only: no conjugates.
+of that matrix is left out, and half of the work with it. The signal meets real matrix products only: no conjugates.
 """
 
 import torch

@@ -6,8 +6,9 @@ have moved, what is left out would no longer follow from what is kept: the compa
 
 Frequencies stand in digit-reversed order (transforms.py), and a fused matrix leaves out leading digits as a whole. The
 leading digits of a frequency f give f mod R, where R is the first size of the grid (fused.py). Kept are the frequencies
-with f mod R <= R / 2, whose partners have -f mod R >= R / 2. At both ends, 0 and R / 2, both partners are kept. Up to
-n = 64 that is every frequency from 0 to n / 2.
+with f mod R <= R / 2. A frequency strictly between 0 and R / 2 has its partner above R / 2 and counts twice; at both
+ends, f mod R = 0 and R / 2, the partners are kept as well and all count once. Up to n = 64, where R = n, that is every
+frequency from 0 to n / 2; for larger n it is 50 to 63 % of them.
 """
 
 from math import prod

@@ -6,10 +6,8 @@ from torch import Tensor
 
 from xdnas.fused import Factor, Fused
 from xdnas.geometry import Positions
-from xdnas.planes import real_matrices
+from xdnas.planes import COMPLEX, REAL, real_matrices
 from xdnas.steps import Stage, Step
-
-REAL, COMPLEX = 1, 2
 
 
 def analysis(
@@ -51,9 +49,9 @@ def _rows(fused: Fused, positions: Positions) -> tuple[Fused, Positions]:
     if len(fused.grid) == 1:
         matrix = positions.take(fused.factors[0].blocks[0, 0], 0)
         return single(matrix), Positions(0, 1, positions.number)
+    if not positions.within(fused.rows):
+        return fused, positions
     last = positions.start + positions.step * (positions.number - 1)
-    assert positions.step > 0, "descending positions need one dense matrix"
-    assert last < fused.rows, "positions that wrap need one dense matrix"
     *before, (axis, blocks) = fused.factors
     if axis == 0:
         blocks = blocks[:, :, : last // blocks.shape[1] + 1]

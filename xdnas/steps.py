@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xdnas.geometry import Positions
+from xdnas.planes import COMPLEX
 
-COMPLEX = 2
 T = TypeVar("T")
 
 
@@ -150,7 +150,7 @@ class Stage(NamedTuple):
         if self.kept is None:
             return y.movedim(1, -2).reshape(y.shape[0] * prod(y.shape[2:-1]), COMPLEX, y.shape[-1])
         y = y.reshape(*y.shape[:2], prod(y.shape[2:-1]), y.shape[-1])
-        return y if y.shape[2] == self.kept.number else self.kept.take(y, 2)
+        return y if self.kept == Positions(0, 1, y.shape[2]) else self.kept.take(y, 2)
 
     def _close_gradient(self, grad: Tensor) -> Tensor:
         last = self.steps[-1]
@@ -158,10 +158,8 @@ class Stage(NamedTuple):
         if self.kept is None:
             return grad.reshape(self.lead, *grid, COMPLEX, -1).movedim(-2, 1)
         grad = grad.reshape(self.lead, last.planes_out, self.kept.number, -1)
-        if self.kept.number < prod(grid):
-            whole = grad.new_zeros(*grad.shape[:2], prod(grid), grad.shape[-1])
-            whole[:, :, self.kept.start : self.kept.start + self.kept.step * self.kept.number : self.kept.step] = grad
-            grad = whole
+        if self.kept != Positions(0, 1, prod(grid)):
+            grad = self.kept.give(grad, 2, prod(grid))
         return grad.reshape(*grad.shape[:2], *grid, grad.shape[-1])
 
 

@@ -1,6 +1,6 @@
 """The XD-operation (Roberts et al. 2021, Definition 3.2): Real(K sum_j C[i,j] diag(L w[i,j] + b) M x_j)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self, cast
 
 import torch
@@ -11,10 +11,18 @@ from xdnas.dense import dense
 from xdnas.geometry import Size, convolution_geometry, is_int, per_axis
 from xdnas.kmatrix import as_complex
 from xdnas.operation import Operation, by_frequencies, by_taps, taps
+from xdnas.precision import autocast, full_precision
 from xdnas.spectrum import kept
 from xdnas.stepwise import Stepper
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SETTINGS = (
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "padding_mode",
+)  # of a convolution, besides its channels and size
 CAUSAL = (False, True, "stack", "triangular")
 
 
@@ -22,7 +30,7 @@ class XD(nn.Module):
     """An XD-operation on 1, 2 or 3 axes, started at the convolution with the same arguments.
 
     Input (B, in_channels, *input_size), output (B, out_channels, *output_size), both real. Before any training of
-    K, L, M, b or C it is that convolution up to rounding, borders included.
+    K, L, M, b or C it is that convolution up to rounding, borders included (`causal="triangular"`: see there).
 
     Args:
         in_channels, out_channels, stride, padding, dilation, groups, bias, padding_mode: as in torch.nn.Conv1d/2d/3d.
@@ -32,8 +40,8 @@ class XD(nn.Module):
             convolution.
         arch_bias: give it b, one complex number per frequency, started at 0.
         gates: give it C, one complex number per pair of channels, started at 1.
-        compact: use half of the spectrum of the first axis: half of the work, a smaller family of operations, with b of
-            shape (k, *n[1:], 2), k little more than n[0] / 2, in the order of `spectrum.half`.
+        compact: use half of the spectrum of the first axis, 50 to 63 % of it: less work, a smaller family, with b
+            of shape (`spectrum.kept(n[0])`, *n[1:], 2) in the order of `spectrum.half`.
         causal: on one axis, for convolutions with stride 1 that pad (kernel_size - 1) * dilation zeros. True: masked to
             its lower triangle, so that output t sees no input behind t, whatever K, L, M, b and C. "stack": the same by
             brute force, every prefix an example of its own (the paper's music models). "triangular": K and M lower
@@ -46,7 +54,7 @@ class XD(nn.Module):
             (out_channels, in_channels / groups, 2) or None. weight, bias: model weights, as in torch.nn.Conv.
 
     Raises:
-        ValueError: for arguments that torch.nn.Conv or the padded sizes do not allow.
+        ValueError: for arguments that torch.nn.Conv, the padded sizes, or the compact and causal forms do not allow.
     """
 
     weight: nn.Parameter
@@ -92,47 +100,62 @@ class XD(nn.Module):
         )
         self.compact, self.causal = compact, causal
         self._check_forms()
-        named = warmstart.pointwise if causal == "triangular" else warmstart.convolution
-        self.K, self.L, self.M = named(self.n, self.depth, device=device, dtype=dtype)
-        real = self.K[0].factors.dtype
-        pair = (self.out_channels, self.in_channels // self.groups)
-        spectrum = (kept(self.n[0]) if compact else self.n[0], *self.n[1:])
-        self.b = nn.Parameter(torch.zeros(*spectrum, 2, device=device, dtype=real)) if arch_bias else None
-        one = torch.tensor([1.0, 0.0], device=device, dtype=real)
-        self.C = nn.Parameter(one.repeat(*pair, 1)) if gates else None
-        self._start_weights(pair, bias, device, real)
+        self._start_architecture(arch_bias, gates, device, dtype)
+        self._start_weights(bias, device, self.K[0].factors.dtype)
 
     def _check_forms(self) -> None:
         if not isinstance(self.compact, bool):
-            raise ValueError(f"XD: compact {self.compact!r} must be True or False")
+            raise ValueError(f"XD: compact {self.compact!r} must be True or False; give one of them")
         if not isinstance(self.causal, (bool, str)) or self.causal not in CAUSAL:
-            raise ValueError(f"XD: causal {self.causal!r} must be one of {', '.join(map(repr, CAUSAL))}")
+            raise ValueError(
+                f"XD: causal {self.causal!r} must be one of {', '.join(map(repr, CAUSAL))}; give one of them"
+            )
         if not self.causal:
             return
         if self.compact and self.causal == "triangular":
-            raise ValueError("XD: compact keeps half of a spectrum, and causal='triangular' starts without one")
+            raise ValueError(
+                "XD: compact=True keeps half of a spectrum, and causal='triangular' starts without one; leave out one"
+            )
         if len(self.n) > 1:
-            raise ValueError(f"XD: causal is for one axis; input_size {self.input_size} has {len(self.n)}")
+            raise ValueError(
+                f"XD: causal={self.causal!r} is for one axis, and input_size {self.input_size} has {len(self.n)}; "
+                "leave such layers out"
+            )
         (kernel,), (dilation,), (axis,) = self.kernel_size, self.dilation, self.geometry.axes
         reach = (kernel - 1) * dilation
         if self.stride != (1,) or self.padding_mode != "zeros" or axis.kernel.start != reach:
             raise ValueError(
-                f"XD: a causal layer pads (kernel_size - 1) * dilation = {reach} zeros and has stride 1; given are "
-                f"padding={self.padding!r}, padding_mode={self.padding_mode!r}, stride={self.stride}. Pad by {reach} "
-                f"and leave out the last {reach} outputs"
+                f"XD: causal={self.causal!r} needs stride=1, padding_mode='zeros' and padding=(kernel_size - 1) * "
+                f"dilation={reach}; given are stride={self.stride[0]}, padding_mode={self.padding_mode!r}, "
+                f"padding={self.padding!r}. Change what differs, the network leaving out the last {reach} outputs of "
+                "the layer, or leave the layer as it is"
             )
 
-    def _start_weights(
-        self, pair: tuple[int, int], bias: bool, device: "torch.device | str | None", dtype: torch.dtype
+    def _start_architecture(
+        self, bias: bool, gates: bool, device: "torch.device | str | None", dtype: torch.dtype | None
     ) -> None:
-        self.weight = nn.Parameter(torch.empty(*pair, *self.kernel_size, device=device, dtype=dtype))
-        self.register_parameter(
-            "bias", nn.Parameter(torch.empty(pair[0], device=device, dtype=dtype)) if bias else None
-        )
+        self.K, self.L, self.M = self._named()(self.n, self.depth, device=device, dtype=dtype)
+        real = self.K[0].factors.dtype
+        spectrum = (kept(self.n[0]) if self.compact else self.n[0], *self.n[1:])
+        self.b = nn.Parameter(torch.zeros(*spectrum, 2, device=device, dtype=real)) if bias else None
+        one = torch.tensor([1.0, 0.0], device=device, dtype=real)
+        self.C = nn.Parameter(one.repeat(*self._pair, 1)) if gates else None
+
+    def _start_weights(self, bias: bool, device: "torch.device | str | None", dtype: torch.dtype) -> None:
+        self.weight = nn.Parameter(torch.empty(*self._pair, *self.kernel_size, device=device, dtype=dtype))
+        own = nn.Parameter(torch.empty(self.out_channels, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", own)
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
         if self.bias is not None:
             bound = self.weight[0].numel() ** -0.5
             nn.init.uniform_(self.bias, -bound, bound)
+
+    @property
+    def _pair(self) -> tuple[int, int]:
+        return self.out_channels, self.in_channels // self.groups
+
+    def _named(self) -> Callable[..., warmstart.Start]:
+        return warmstart.pointwise if self.causal == "triangular" else warmstart.convolution
 
     @property
     def n(self) -> tuple[int, ...]:
@@ -171,12 +194,8 @@ class XD(nn.Module):
             conv.out_channels,
             conv.kernel_size,
             (input_size,) * (weight.dim() - 2) if isinstance(input_size, int) else input_size,
-            stride=conv.stride,
-            padding=conv.padding,
-            dilation=conv.dilation,
-            groups=conv.groups,
             bias=False,
-            padding_mode=conv.padding_mode,
+            **{name: getattr(conv, name) for name in SETTINGS},
             depth=depth,
             arch_bias=arch_bias,
             gates=gates,
@@ -194,12 +213,14 @@ class XD(nn.Module):
         """(B, in_channels, *input_size) to (B, out_channels, *output_size), in the dtype of the input.
 
         A causal layer takes (B, in_channels, T) with any T >= 1 to (B, out_channels, T + padding).
+
+        Raises:
+            ValueError: the input has another shape.
+            TypeError: it is not real, or has another dtype than the layer outside of torch.autocast.
         """
         check_input(input, self.in_channels, self.input_size, self.weight.dtype, causal=bool(self.causal))
-        if autocast(input):
-            with torch.autocast(input.device.type, enabled=False):
-                return self._operate(input)
-        return self._operate(input)
+        with full_precision(input):
+            return self._operate(input)
 
     def _operate(self, x: Tensor) -> Tensor:
         op, signal = self.operation(), x.to(as_complex(self.K[0].factors).real.dtype)
@@ -219,20 +240,21 @@ class XD(nn.Module):
 
     def warm_start(self) -> warmstart.Start:
         """K, L and M as they were at the start, in the layer's dtype."""
-        named = warmstart.pointwise if self.causal == "triangular" else warmstart.convolution
-        return named(self.n, self.depth, dtype=self.K[0].factors.dtype)
+        return self._named()(self.n, self.depth, dtype=self.K[0].factors.dtype)
 
+    @torch.no_grad()
     def stepper(self) -> Stepper:
-        """A causal layer as it is now, one step at a time in constant memory, for generation; see `Stepper`.
+        """A causal layer as it is now, without gradients, one step at a time in constant memory; see `Stepper`.
 
         Raises:
             ValueError: the layer is not causal.
         """
         if not self.causal:
             raise ValueError("XD: only a causal layer goes step by step; make it with causal=True")
-        own = taps(self.operation())
+        with full_precision(self.weight):
+            own = taps(self.operation())
         bias = None if self.bias is None else self.bias.clone()
-        return Stepper(own.K[: self.input_size[0]], own.L, own.W, own.M, bias, self.groups)
+        return Stepper(own.rows(self.input_size[0]), own.L, own.W, own.M, bias, self.groups)
 
     def extra_repr(self) -> str:
         """The arguments that tell the operation."""
@@ -249,21 +271,19 @@ def check_input(x: Tensor, channels: int, size: tuple[int, ...], dtype: torch.dt
     """Refuse an input that a layer was not made for."""
     fits = x.dim() == len(size) + 2 and x.shape[1] == channels
     if not fits or not (causal or tuple(x.shape[2:]) == size):
-        raise ValueError(
-            f"XD: input {tuple(x.shape)} does not fit; this layer takes (batch, {channels}, "
-            f"{'any number of steps' if causal else ', '.join(map(str, size))}). "
-            "K, L and M belong to one input size: swap the layer again for another"
+        steps = "any number of steps" if causal else ", ".join(map(str, size))
+        advice = (
+            "K, L and M belong to one input size: swap the model again for another" if fits else "reshape the input"
         )
+        raise ValueError(
+            f"XD: input {tuple(x.shape)} does not fit; this layer takes (batch, {channels}, {steps}). {advice}"
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"XD: input is {x.dtype} and must be real; convert it, e.g. to {dtype}")
     if not x.shape[2]:
         raise ValueError(f"XD: input {tuple(x.shape)} has no steps; a causal layer takes one or more")
     if x.dtype != dtype and not autocast(x):
         raise TypeError(f"XD: input is {x.dtype} and the layer {dtype}; convert one of them")
-
-
-def autocast(x: Tensor) -> bool:
-    """Whether mixed precision is on where x is."""
-    kind = x.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def _check_channels(in_channels: int, out_channels: int, groups: int) -> None:
