@@ -66,7 +66,7 @@ def apply_lower(x: Tensor, lower: Tensor, W: Tensor, groups: int) -> Tensor:
     weights = W.reshape(W.shape[0], own, groups, made).permute(2, 0, 1, 3)
     mixed = product(rows, weights).view(groups, W.shape[0], steps, batch, made)
     # a product with the mask's zeros would spread what is not finite to earlier steps
-    finite = mixed.nan_to_num(0.0, 0.0, 0.0).flatten(1, 2).flatten(2)
+    finite = torch.where(mixed.isfinite(), mixed, 0.0).flatten(1, 2).flatten(2)
     y = product(lower.flatten(1), finite).view(groups, length, batch, made).permute(2, 0, 3, 1)
     return (y + _spread(mixed, length)).flatten(1, 2)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from xdnas.limits import limit
 from xdnas.multilinear import refuse_batch
 
-BLOCK = 1 << 18  # numbers of the diagonals at a time
+BLOCK = 1 << 18  # numbers of the diagonals at a time, for each thread
 
 
 class _Block(NamedTuple):
@@ -37,7 +37,7 @@ class _Block(NamedTuple):
 
 def _blocks(taps: Tensor, n: int) -> Iterator[_Block]:
     lead, _, pairs = taps.shape
-    whole, most = 2 * n * pairs, limit(BLOCK, taps)
+    whole, most = 2 * n * pairs, limit(BLOCK * torch.get_num_threads(), taps)
     leads, lasts = (max(1, most // whole), n) if whole <= most else (1, max(1, most // (2 * pairs)))
     for a in range(0, lead, leads):
         for f in range(0, n, lasts):
@@ -113,7 +113,7 @@ class FixedMixing(NamedTuple):
 
 
 def _parts(diagonals: Tensor) -> Iterator[slice]:
-    size = max(1, limit(BLOCK, diagonals) // (2 * diagonals.shape[2]))
+    size = max(1, limit(BLOCK * torch.get_num_threads(), diagonals) // (2 * diagonals.shape[2]))
     return (slice(start, start + size) for start in range(0, diagonals.shape[0], size))
 
 
