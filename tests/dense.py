@@ -50,13 +50,14 @@ def _units(positions: Positions, n: int) -> Tensor:
     return result
 
 
-def kept(n: int) -> tuple[list[int], list[int]]:
+def kept(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
     """Positions of the frequencies f that the compact form keeps, ordered by f mod R and position, and counts.
 
-    R is the first size of the grid; kept are f mod R <= R / 2, and what is not at either end counts twice.
+    R is the first size of the grid, or n where the axis is one dense matrix; kept are f mod R <= R / 2, and what is
+    not at either end counts twice.
     """
-    matrix = KMatrix(n)
-    first = matrix.fused().grid[0]
+    matrix = KMatrix(sizes[0])
+    first = sizes[0] if sizes[0] <= (64 if len(sizes) == 1 else 128) else matrix.fused().grid[0]
     classes = [(frequency % first, position) for position, frequency in enumerate(matrix.frequencies.tolist())]
     own = sorted((low, position) for low, position in classes if 2 * low <= first)
     return [position for _, position in own], [1 if low in (0, first - low) else 2 for low, _ in own]
@@ -65,7 +66,7 @@ def kept(n: int) -> tuple[list[int], list[int]]:
 def _spectrum(layer: XD) -> tuple[Tensor, Tensor]:
     """How often every frequency is counted, and b there, zero where the layer has none."""
     n, whole = layer.n[0], (list(range(layer.n[0])), [1] * layer.n[0])
-    rows, often = map(torch.tensor, kept(n) if layer.compact else whole)
+    rows, often = map(torch.tensor, kept(layer.n) if layer.compact else whole)
     counts = torch.zeros(n, dtype=torch.float64).index_put((rows,), often.double())
     b = torch.zeros(layer.n, dtype=torch.complex128)
     if layer.b is not None:

@@ -23,21 +23,25 @@ SIZES = [2, 3, 4, 5, 12, 15, 30, 45, 60, 64, 72, 75, 90, 96, 100, 125, 128, 243,
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_kept_are_the_frequencies_of_the_definition(n: int) -> None:
-    own = half(n, torch.device("cpu"))
-    assert (own.rows.tolist(), own.counts.tolist()) == dense.kept(n)
-    assert kept(n) == len(own.rows)
+@pytest.mark.parametrize("others", [(), (3,), (4, 2)])
+def test_kept_are_the_frequencies_of_the_definition(n: int, others: tuple[int, ...]) -> None:
+    own = half((n, *others), torch.device("cpu"))
+    assert (own.rows.tolist(), own.counts.tolist()) == dense.kept((n, *others))
+    assert kept((n, *others)) == len(own.rows)
     assert own.counts.sum() == n
     frequencies = KMatrix(n).frequencies[own.rows]
     partners = set(((n - frequencies) % n).tolist())
     assert partners | set(frequencies.tolist()) == set(range(n))
-    if n <= 64:
+    if n <= (128 if others else 64):
         assert frequencies.tolist() == list(range(n // 2 + 1))
 
 
 def test_numbers_of_kept_frequencies() -> None:
     """Files of compact layers depend on them."""
-    assert [kept(n) for n in (2, 12, 30, 45, 64, 72, 96, 100, 128, 1000)] == [2, 7, 16, 23, 33, 45, 60, 60, 72, 520]
+    sizes = (2, 12, 30, 45, 64, 72, 96, 100, 128, 1000)
+    assert [kept((n,)) for n in sizes] == [2, 7, 16, 23, 33, 45, 60, 60, 72, 520]
+    assert [kept((n, 8)) for n in sizes] == [2, 7, 16, 23, 33, 37, 49, 51, 65, 520]
+    assert [kept((n, 8, 8)) for n in sizes] == [2, 7, 16, 23, 33, 37, 49, 51, 65, 520]
 
 
 @pytest.mark.parametrize(("n", "kernel", "k"), [((36,), 3, 19), ((96,), 5, 60), ((12, 15), 3, 7), ((5, 4, 6), 2, 3)])

@@ -140,7 +140,7 @@ def test_the_fourier_transform_of_a_short_signal_and_back(n: int) -> None:
 
 @pytest.mark.parametrize(("n", "depth"), [(30, 2), (96, 1), (128, 3)])
 def test_half_of_a_spectrum_is_its_rows_and_columns(n: int, depth: int) -> None:
-    own = half(n, torch.device("cpu"))
+    own = half((n,), torch.device("cpu"))
     m, k = (KMatrix(n, depth, "random", increasing_stride=up, dtype=torch.float64) for up in (False, True))
     x = torch.randn(n // 2, 2, dtype=torch.float64, requires_grad=True)
     wanted = as_planes(dense.kmatrix(m)[own.rows, : n // 2] @ x.to(torch.complex128))

@@ -30,7 +30,7 @@ def _pairs(xd: XD) -> int:
 
 
 def _frequencies(xd: XD) -> int:
-    return (kept(xd.n[0]) if xd.compact else xd.n[0]) * prod(xd.n[1:])
+    return (kept(xd.n) if xd.compact else xd.n[0]) * prod(xd.n[1:])
 
 
 def _by_frequencies(xd: XD, samples: int) -> int:

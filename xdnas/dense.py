@@ -39,7 +39,7 @@ def dense(op: Operation, *, causal: bool) -> Tensor:
 def _kept(op: Operation) -> tuple[Tensor, Tensor]:
     """Rows of the Kronecker products that are kept of the whole spectrum, and how often each counts."""
     n = op.geometry.n
-    own = half(n[0], op.weight.device)
+    own = half(n, op.weight.device)
     behind = prod(n[1:])
     rows = own.rows[:, None] * behind + torch.arange(behind, device=own.rows.device)
     return rows.flatten(), own.counts[:, None].expand_as(rows).flatten()

@@ -16,7 +16,10 @@ from torch import Tensor
 from xdnas.geometry import Positions
 from xdnas.transforms import radices
 
-LARGEST_BLOCK = 64  # also decides which frequencies a compact layer keeps (spectrum.py), so files depend on it
+# both decide which frequencies a compact layer keeps (spectrum.py), so files of compact layers depend on them
+LARGEST_BLOCK = 64
+# one dense matrix per axis up to this size: with several axes block factors need copies that a matrix does not
+DENSE_UP_TO = {1: 64, 2: 128, 3: 128}
 
 
 class Factor(NamedTuple):
@@ -60,6 +63,11 @@ def split_digits(n: int, largest: int = LARGEST_BLOCK) -> list[tuple[int, ...]]:
     return [(digit,) for digit in digits]
 
 
+def digit_runs(n: int, dense_up_to: int) -> list[tuple[int, ...]]:
+    """The runs of digits that `fuse` makes one factor of each: all of them up to n = dense_up_to."""
+    return [radices(n)] if n <= dense_up_to else split_digits(n)
+
+
 def _even_split(digits: tuple[int, ...], parts: int) -> list[tuple[int, ...]]:
     if parts == 1:
         return [digits]
@@ -75,7 +83,7 @@ def fuse(factors: Sequence[Sequence[Tensor]], increasing: Sequence[bool], n: int
     One dense matrix if n <= dense_up_to, whatever the depth; else about one factor per run of digits and butterfly,
     since the last factor of a butterfly and the first of the next act on the same positions.
     """
-    runs = [radices(n)] if n <= dense_up_to else split_digits(n)
+    runs = digit_runs(n, dense_up_to)
     grid = tuple(map(prod, runs))
     result: list[Factor] = []
     for blocks, up in zip(factors, increasing, strict=True):

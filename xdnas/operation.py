@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from xdnas.causal import apply_lower, lower_part, real_taps, stacked, windows
-from xdnas.fused import Fused, apply, columns
+from xdnas.fused import DENSE_UP_TO, Fused, apply, columns
 from xdnas.geometry import Geometry, Positions
 from xdnas.kmatrix import as_complex
 from xdnas.kronecker import Kronecker
@@ -24,14 +24,11 @@ from xdnas.spectrum import half, kept_columns, kept_rows
 from xdnas.stages import analysis, single, synthesis
 from xdnas.steps import Stage
 
-# one dense matrix per axis up to this size: with several axes block factors need copies that a matrix does not
-DENSE_UP_TO = {1: 64, 2: 128, 3: 128}
-
 
 class Operation(NamedTuple):
     """Real(K sum_j C[i,j] diag(L w[i,j] + b) M x_j), w placed and the output read as `geometry` says.
 
-    weight: (O, I / G, *kernel); C: pairs (O, I / G, 2) or None; b: pairs (*n, 2) or None, with `compact` (kept(n[0]),
+    weight: (O, I / G, *kernel); C: pairs (O, I / G, 2) or None; b: pairs (*n, 2) or None, with `compact` (kept(n),
     *n[1:], 2); compact: half of the spectrum of the first axis (spectrum.py).
     """
 
@@ -119,7 +116,7 @@ def arrays(op: Operation, sizes: Sequence[int]) -> Arrays:
     sides = [columns(own, axis.kernel) for own, axis in zip(op.fused(op.L), op.geometry.axes, strict=True)]
     b = None if op.b is None else as_complex(op.b)
     if op.compact:
-        own = half(op.geometry.n[0], op.weight.device)
+        own = half(op.geometry.n, op.weight.device)
         m[0], k[0] = kept_rows(m[0], own), kept_columns(k[0], own)
         sides[0] = sides[0].index_select(0, own.rows) * own.counts[:, None]
         b = None if b is None else b * own.counts.view(-1, *(1,) * (b.dim() - 1))
@@ -164,7 +161,7 @@ def taps(op: Operation) -> Taps:
     W = op.weight.to(L.real.dtype).permute(2, 1, 0)
     gates = torch.ones_like(W[:1]) if op.C is None else as_complex(op.C).mT[None]
     W = gates * W
-    own = half(op.geometry.n[0], L.device) if op.compact else None
+    own = half(op.geometry.n, L.device) if op.compact else None
     if own is not None:
         K, M, L = kept_columns(K, own), kept_rows(M, own), L.index_select(0, own.rows)
     if op.b is not None:

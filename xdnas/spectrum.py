@@ -7,17 +7,19 @@ have moved, what is left out would no longer follow from what is kept: the compa
 Frequencies stand in digit-reversed order (transforms.py), and a fused matrix leaves out leading digits as a whole. The
 leading digits of a frequency f give f mod R, where R is the first size of the grid (fused.py). Kept are the frequencies
 with f mod R <= R / 2. A frequency strictly between 0 and R / 2 has its partner above R / 2 and counts twice; at both
-ends, f mod R = 0 and R / 2, the partners are kept as well and all count once. Up to n = 64, where R = n, that is every
-frequency from 0 to n / 2; for larger n it is 50 to 63 % of them.
+ends, f mod R = 0 and R / 2, the partners are kept as well and all count once. Where the axis is one dense matrix, up to
+n = 64 on one axis and 128 on several, R = n, and that is every frequency from 0 to n / 2; for larger n it is 50 to 63 %
+of them.
 """
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from xdnas.fused import Factor, Fused, split_digits
+from xdnas.fused import DENSE_UP_TO, Factor, Fused, digit_runs
 from xdnas.transforms import reversed_digits
 
 
@@ -33,22 +35,26 @@ class Half(NamedTuple):
     counts: Tensor
 
 
-def kept(n: int) -> int:
-    """The number of frequencies that are kept of n."""
-    first = prod(split_digits(n)[0])
-    return (first // 2 + 1) * (n // first)
+def kept(n: Sequence[int]) -> int:
+    """The number of frequencies that are kept of the first of some axes of sizes n."""
+    first = prod(_leading(n))
+    return (first // 2 + 1) * (n[0] // first)
 
 
-def half(n: int, device: torch.device) -> Half:
-    """What is kept of n frequencies, ordered by f mod R, then by their place; ascending frequencies up to n = 64."""
-    leading = split_digits(n)[0]
+def half(n: Sequence[int], device: torch.device) -> Half:
+    """What is kept of the first of some axes of sizes n, ordered by f mod R, then by its place."""
+    leading = _leading(n)
     first = prod(leading)
-    behind = n // first
+    behind = n[0] // first
     low = torch.arange(first // 2 + 1, device=device)  # f mod R
     digits = reversed_digits(leading[::-1], device)[: first // 2 + 1]
     rows = digits[:, None] * behind + torch.arange(behind, device=device)
     counts = 2 - ((low == 0) | (2 * low == first)).long()
     return Half(digits, rows.flatten(), counts[:, None].expand(-1, behind).flatten())
+
+
+def _leading(n: Sequence[int]) -> tuple[int, ...]:
+    return digit_runs(n[0], DENSE_UP_TO[len(n)])[0]
 
 
 def kept_rows(fused: Fused, own: Half) -> Fused:

@@ -41,7 +41,7 @@ class XD(nn.Module):
         arch_bias: give it b, one complex number per frequency, started at 0.
         gates: give it C, one complex number per pair of channels, started at 1.
         compact: use half of the spectrum of the first axis, 50 to 63 % of it: less work, a smaller family, with b
-            of shape (`spectrum.kept(n[0])`, *n[1:], 2) in the order of `spectrum.half`.
+            of shape (`spectrum.kept(n)`, *n[1:], 2) in the order of `spectrum.half`.
         causal: on one axis, for convolutions with stride 1 that pad (kernel_size - 1) * dilation zeros. True: masked to
             its lower triangle, so that output t sees no input behind t, whatever K, L, M, b and C. "stack": the same by
             brute force, every prefix an example of its own (the paper's music models). "triangular": K and M lower
@@ -136,7 +136,7 @@ class XD(nn.Module):
     ) -> None:
         self.K, self.L, self.M = self._named()(self.n, self.depth, device=device, dtype=dtype)
         real = self.K[0].factors.dtype
-        spectrum = (kept(self.n[0]) if self.compact else self.n[0], *self.n[1:])
+        spectrum = (kept(self.n) if self.compact else self.n[0], *self.n[1:])
         self.b = nn.Parameter(torch.zeros(*spectrum, 2, device=device, dtype=real)) if bias else None
         one = torch.tensor([1.0, 0.0], device=device, dtype=real)
         self.C = nn.Parameter(one.repeat(*self._pair, 1)) if gates else None
