@@ -35,6 +35,10 @@ LONG_AXIS = (
     "costs as much as in the full form. Tried: other block sizes."
 )
 WHY = {
+    "burgers: full form": (
+        "A second thread shortens the products, not the four passes of the signal through memory, and what else the "
+        "machine does decides: runs of the same code on two threads gave 1.07 to 1.48. Tried: larger blocks and chunks."
+    ),
     "cifar: full form": SMALL_CHANNELS,
     "cifar-zeros: full form": SMALL_CHANNELS,
     "jsb: full form": (
@@ -43,7 +47,19 @@ WHY = {
         "convolution reaches 70. Tried: complex products, three real products for a complex one, mixing by taps, other "
         "blocks."
     ),
-    "sequence: full form": "With one example the time is that of making the diagonals of all pairs of channels.",
+    "nottingham: full form": (
+        "Copies of the signal do not go faster with a second thread as products do; other runs of the same code on two "
+        "threads gave 1.9 to 2.1. Tried: larger blocks and chunks."
+    ),
+    "burgers: compact of full": (
+        "Copies of the signal do not shrink by half as products do; other runs of the same code gave 0.60 to 0.63. "
+        "Tried: larger blocks and chunks."
+    ),
+    "sequence: full form": (
+        "With one example the time is that of making the diagonals of all pairs of channels, in steps of some "
+        "milliseconds that other work on the machine disturbs; other runs of the same code gave 16. Tried: other "
+        "blocks."
+    ),
     "burgers: inference copy": (
         "1.7 GFLOP of products at 50 to 80 GFLOP/s and four copies of the signal against a convolution of 2.9 GFLOP at "
         "105. Tried: complex products, diagonals kept as real matrices, other chunks and blocks."

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,8 @@ class Report:
         missed = [check for check in self.checks if not check.met]
         lines = [f"{len(self.checks) - len(missed)} of {len(self.checks)} bounds met."]
         if missed:
-            lines += ["", *(_missed(check, why.get(check.what, "")) for check in missed)]
+            names = list(dict.fromkeys(check.what for check in missed))
+            lines += ["", *(_missed([check for check in missed if check.what == name], why) for name in names)]
         return lines
 
     def _write(self, *lines: str) -> None:
@@ -71,8 +72,11 @@ class Report:
         print(*lines, sep="\n", flush=True)
 
 
-def _missed(check: Check, reason: str) -> str:
-    return f"- {check.what}, {check.where}: {check.value:.3g} instead of {check.bound:g}. {reason}".rstrip()
+def _missed(checks: Sequence[Check], why: Mapping[str, str]) -> str:
+    """One line for what missed its bound, wherever it did."""
+    values = ", ".join(f"{check.value:.3g} on {check.where}" for check in checks)
+    first = checks[0]
+    return f"- {first.what}: {values} instead of {first.bound:g}. {why.get(first.what, '')}".rstrip()
 
 
 def times(value: float | None, unit: str = "x") -> str:

@@ -135,8 +135,10 @@ def test_a_missed_bound_is_told_with_its_reason() -> None:
     report = Report()
     assert report.bounded("jsb: full form", "1 thread", 5, 4) == "5.00x (≤ 4: **missed**)"
     assert report.bounded("jsb: full form", "2 threads", None, 4) == "-"
+    report.bounded("jsb: full form", "2 threads", 6, 4)
     lines = report.summary({"jsb: full form": "The transforms."})
-    assert lines == ["0 of 1 bounds met.", "", "- jsb: full form, 1 thread: 5 instead of 4. The transforms."]
+    missed = "- jsb: full form: 5 on 1 thread, 6 on 2 threads instead of 4. The transforms."
+    assert lines == ["0 of 2 bounds met.", "", missed]
 
 
 def test_a_part_is_not_kept_as_the_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
