@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from torch import Tensor
 
 # the tests are many small operations, for which a second thread costs more than it gives
 torch.set_num_threads(1)
+# a suite in the background of a shell ignores Ctrl-C, and so would the processes that tests interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
